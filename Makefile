@@ -1,0 +1,56 @@
+# The words a newcomer, a contributor and CI type. Each target prepares what it needs in .venv first.
+
+# The interpreter that .venv is created with:  make test PYTHON=python3.13
+PYTHON ?= python3
+# Flags for the demo:  make demo ARGS="--seed 7"
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench services docs
+
+help: ## What there is to type (this list)
+	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.installed-demo ## A flaky pipeline that loses nothing, live
+	@$(BIN)/leveret demo $(ARGS)
+
+test: $(VENV)/.installed-dev ## All tests
+	$(BIN)/pytest -q
+
+check: $(VENV)/.installed-dev ## Lint, format, types, and which layer may import which
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy src $(wildcard tests/typing)
+	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/.installed-dev ## Measure, beside the peers; writes benchmarks/results.json
+	$(BIN)/python -m benchmarks
+
+services: ## Start the servers that the tests talk to
+	@echo "Nothing to start: every test so far runs on the memory broker, SQLite and memory."
+
+docs: $(VENV)/.installed-dev ## Write docs/cli.md anew from the commands themselves
+	@mkdir -p docs
+	$(BIN)/python -m leveret.cli.reference > $(VENV)/cli.md
+	mv $(VENV)/cli.md docs/cli.md
+
+# Stamps, so that a second run starts at once: a changed pyproject.toml installs again, nothing else does.
+$(VENV)/.installed-%: pyproject.toml $(VENV)/.created
+	@echo "Installing leveret with its \"$*\" extra into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+# The version is asked for first: pip's own words about an old Python name neither the cause nor the way out.
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "leveret needs Python 3.11 or newer, and there is no \"$(PYTHON)\" here. Name yours: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "leveret needs Python 3.11 or newer, and \"$(PYTHON)\" is $$($(PYTHON) --version 2>&1). Name a newer one: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@echo "Creating $(VENV) with $$($(PYTHON) --version) ..."
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "$(PYTHON) could not create $(VENV). On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@touch $@

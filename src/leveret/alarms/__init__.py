@@ -1,0 +1,1 @@
+"""Alarms: what somebody must be told, and how it reaches them."""

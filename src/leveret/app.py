@@ -1,0 +1,670 @@
+"""Leveret: the front door. Declare workers, publish, run, look."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, overload
+
+from leveret.core import envelope
+from leveret.core.errors import AppNotOpen, ConfigError, LeveretError, NotFound, WorkerDefinition
+from leveret.core.message import Message, Outgoing
+from leveret.core.policy import RetryPolicy
+from leveret.core.retry_entry import Filter
+from leveret.core.run import Run
+from leveret.core.seconds import Seconds, seconds
+from leveret.core.topology import (
+    Names,
+    QueueType,
+    RMQExchangeConfig,
+    Topology,
+    base_topology,
+    check_namespace,
+    worker_topology,
+)
+from leveret.dead_letters.browse import DeadLetters
+from leveret.pipeline.parts import Parts, log
+from leveret.pipeline.publishing import Publisher
+from leveret.pipeline.worker import WorkerSpec, define
+from leveret.ports import Store, Transport, World
+from leveret.retry.browse import Retries, moment
+from leveret.runtime.runner import Knobs, Runner, Stopped, WorkerPlan, on_signals
+
+if TYPE_CHECKING:
+    from leveret.core.outcome import Unexpected
+    from leveret.pipeline.worker import Replay
+    from leveret.runtime.config import RuntimeConfig
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _Text(str):
+    """A default that can be told from the same value given."""
+
+    __slots__ = ()
+
+
+class _Number(int):
+    """A default that can be told from the same value given."""
+
+    __slots__ = ()
+
+
+_POLICY: Final = RetryPolicy()
+_CLASSIC: Any = _Text("classic")
+_PUBLISH_TIMEOUT: Any = _Number(10)
+_GRACE: Any = _Number(30)
+
+
+class Counts(NamedTuple):
+    """How many messages are where."""
+
+    #: Ready in the workers' queues.
+    queued: int
+    #: In the hands of this process.
+    running: int
+    #: Waiting for their time: stored, or on their way into the store.
+    waiting: int
+    #: Dead letters that lie there.
+    dead: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Open:
+    """What exists while an app is open."""
+
+    parts: Parts
+    publisher: Publisher
+    retries: Retries
+    dead_letters: DeadLetters
+    plans: list[WorkerPlan]
+    config: RuntimeConfig
+    runner: Runner | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Stand:
+    """What stands in for the real world, broker and store of an app: for tests and simulations."""
+
+    world: World
+    transport: Callable[[], Transport]
+    store: Callable[[], Store]
+    knobs: Callable[[Knobs], Knobs] = lambda knobs: knobs
+
+
+class Leveret:
+    """An app: workers on one namespace, publishing to it and looking into it.
+
+    Args:
+        namespace: first part of every exchange, queue and row: `shop.events`, `shop.charge`, `shop.retry`.
+        broker: its URL, or one per node; there is no default, a broker is named and never guessed.
+        store: its URL; default `sqlite:///leveret.db`.
+        exchange: the data exchange; default `<namespace>.events`, a topic.
+        retry: for workers that name none.
+        queue_type: of the queues that leveret declares.
+        publish_timeout: seconds until a publish without an answer is unknown.
+        shutdown_grace: seconds that running handlers get at the end.
+        lifespan: entered before the first message; what it yields is `ctx.state`.
+        config: a settings file, or settings already read; default ./leveret.toml where there is one.
+
+    Raises:
+        ConfigError: all that is wrong in what is given here, in the environment and in the file.
+
+    Example:
+        >>> app = Leveret("shop", broker="memory://")
+        >>> @app.worker("order.placed")
+        ... async def charge(order: dict) -> None:
+        ...     print("charged", order["id"])
+        >>> async def main() -> None:
+        ...     async with app:
+        ...         await app.publish("order.placed", {"id": 1})
+        ...         await app.run(until_idle=True)
+    """
+
+    def __init__(
+        self,
+        namespace: str | None = None,
+        /,
+        *,
+        broker: str | Sequence[str] | None = None,
+        store: str | None = None,
+        exchange: str | RMQExchangeConfig | None = None,
+        retry: RetryPolicy = _POLICY,
+        queue_type: QueueType = _CLASSIC,
+        publish_timeout: Seconds = _PUBLISH_TIMEOUT,
+        shutdown_grace: Seconds = _GRACE,
+        lifespan: Callable[[Leveret], AbstractAsyncContextManager[Any]] | None = None,
+        config: str | Path | RuntimeConfig | None = None,
+    ) -> None:
+        from leveret.runtime.config import RuntimeConfig, load_config
+
+        if namespace is not None:
+            check_namespace(namespace)
+        if not isinstance(retry, RetryPolicy):
+            raise ConfigError(f"retry={retry!r}: expected a RetryPolicy, such as RetryPolicy(max_attempts=5)")
+        self._code: dict[str, Any] = {
+            "namespace": namespace,
+            "broker": broker,
+            "store": store,
+            "exchange": exchange,
+            "retry": None if retry is _POLICY else retry,
+            "queue_type": None if queue_type is _CLASSIC else queue_type,
+            "shutdown_grace": None if shutdown_grace is _GRACE else shutdown_grace,
+            "publish": {"timeout": None if publish_timeout is _PUBLISH_TIMEOUT else publish_timeout},
+        }
+        self._retry = retry
+        self._lifespan = lifespan
+        self._file = None if isinstance(config, RuntimeConfig) else config
+        self._config = (
+            config.with_code(self._code)
+            if isinstance(config, RuntimeConfig)
+            else load_config(code=self._code, file=self._file)
+        )
+        self._workers: dict[str, WorkerSpec] = {}
+        self._open: _Open | None = None
+        self._stand: Stand | None = None
+        self._watchers: list[Callable[[Run], object]] = []
+
+    def __repr__(self) -> str:
+        return f"<Leveret {self._config.namespace or '(no namespace)'}: {len(self._workers)} workers>"
+
+    # ── Declaring ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    if TYPE_CHECKING:
+
+        @overload
+        def worker(self, handler: F, /) -> F: ...
+
+        @overload
+        def worker(
+            self,
+            *types: str,
+            name: str | None = None,
+            retry: RetryPolicy | None = None,
+            timeout: Seconds | None = None,
+            prefetch: int = 10,
+            concurrency: int | None = None,
+            unexpected: Unexpected = "retry",
+            max_deliveries: int = 5,
+            replay: Replay = "queue",
+            queue_type: QueueType | None = None,
+            queue_arguments: Mapping[str, Any] | None = None,
+        ) -> Callable[[F], F]: ...
+
+    def worker(self, *types: Any, **options: Any) -> Any:
+        """Declare a worker. The function itself comes back: a unit test just calls it.
+
+        Args:
+            types: message types (binding keys); none: the worker's own name. Bare `@app.worker` works too.
+            name: default: the function's name. The queue is `<namespace>.<name>`.
+            retry: default: the app's.
+            timeout: seconds that a run may take; more is a soft failure. None: no limit.
+            prefetch: messages in hand at once, 1 to 65535.
+            concurrency: handlers at once; None: as prefetch. A plain `def` has as many threads.
+            unexpected: what any exception but a Failure is: `retry` or `dead`.
+            max_deliveries: so often may the process die while it runs; then it is a dead letter, `worker died`.
+            replay: a retry goes straight back to this `queue`, or through the `exchange` to all who are bound.
+            queue_type: of this queue; default: the app's.
+            queue_arguments: more arguments of the queue.
+
+        Raises:
+            WorkerDefinition: all that is wrong with options and signature, in one error.
+
+        Example:
+            >>> @app.worker("order.placed", retry=RetryPolicy(first_delay=0.2, max_attempts=5))
+            ... async def charge(order: Order, ctx: Context) -> None: ...
+        """
+        frame = sys._getframe(1)  # noqa: SLF001 — annotations may name classes that are local to the caller
+        if len(types) == 1 and not options and not isinstance(types[0], str) and callable(types[0]):
+            return self._declare(types[0], (), options, frame)
+
+        def decorate(handler: F) -> F:
+            return self._declare(handler, types, options, frame)
+
+        return decorate
+
+    def _declare(self, handler: F, types: tuple[Any, ...], options: Mapping[str, Any], frame: Any) -> F:
+        spec = define(handler, types, options, frame)
+        if spec.name in self._workers:
+            raise WorkerDefinition(
+                f"@app.worker on {spec.name} ({spec.location}): there is a worker of that name already "
+                f"({self._workers[spec.name].location}). Name one of them: @app.worker(..., name=...)"
+            )
+        exchange = self._config.exchange
+        if exchange is not None and exchange.type == "fanout" and spec.types:
+            raise WorkerDefinition(
+                f"@app.worker on {spec.name} ({spec.location}): exchange {exchange.name} is a fanout, which gives every "
+                "worker everything; leave the types out"
+            )
+        if self._open is not None:
+            raise WorkerDefinition(f"@app.worker on {spec.name} ({spec.location}): the app is open already")
+        self._workers[spec.name] = spec
+        return handler
+
+    # ── Opening and closing ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self) -> None:
+        """Connect, open the store, declare the topology. Publishes and looks; works on nothing. Idempotent.
+
+        Raises:
+            ConfigError: no namespace or no broker is named.
+            BrokerError, StoreError: one of them cannot be used; nothing stays open.
+        """
+        if self._open is not None:
+            return
+        config = self._settled_config()
+        namespace = config.require_namespace()
+        broker = config.require_broker()
+        for warning in config.warnings:
+            log.warning("%s", warning)
+        from leveret.runtime import wiring
+        from leveret.runtime.world import holder_name, system_world
+
+        stand = self._stand
+        world = stand.world if stand is not None else system_world()
+        transport = stand.transport() if stand is not None else wiring.make_transport(broker, world)
+        store = stand.store() if stand is not None else wiring.make_store(config.store, world)
+        names = Names(namespace)
+        exchange = config.exchange or RMQExchangeConfig(names.events)
+        parts = Parts(
+            names=names,
+            exchange=exchange,
+            world=world,
+            transport=transport,
+            store=store,
+            alarms=wiring.make_alarms(world),
+            base=Topology(),
+            holder=holder_name(world),
+            watchers=self._watchers,
+        )
+        plans = [self._plan(spec, config) for spec in self._workers.values()]
+        parts.base = self._topology(names, exchange, plans, config, pinned=not store.shared)
+        async with contextlib.AsyncExitStack() as undo:
+            await store.open()
+            undo.push_async_callback(store.close)
+            await transport.open()
+            undo.push_async_callback(transport.close)
+            for sentence in await transport.declare(parts.base):
+                log.warning("%s", sentence)
+            undo.pop_all()
+        publisher = Publisher(parts, timeout=config.publish.timeout, known_types=self._known_types)
+        self._open = _Open(
+            parts=parts,
+            publisher=publisher,
+            retries=Retries(store, world, namespace, nudge=self._nudge),
+            dead_letters=DeadLetters(store, world, namespace, nudge=self._nudge),
+            plans=plans,
+            config=config,
+        )
+
+    async def close(self) -> None:
+        """Disconnect, and close the store. Idempotent."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            await opened.parts.transport.close()
+            await opened.parts.store.close()
+
+    async def __aenter__(self) -> Leveret:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _settled_config(self) -> RuntimeConfig:
+        """The settings, with what the workers' decorators say."""
+        options = (
+            "prefetch",
+            "concurrency",
+            "timeout",
+            "retry",
+            "unexpected",
+            "max_deliveries",
+            "replay",
+            "queue_type",
+        )
+        told = {
+            spec.name: {name: spec.given[name] for name in options if spec.given.get(name) is not None}
+            for spec in self._workers.values()
+        }
+        config = self._config.with_code({"workers": {name: given for name, given in told.items() if given}})
+        for name in config.workers:
+            # A variable spells every worker's name in capitals.
+            if name not in self._workers and not any(
+                known.lower().replace("-", "_") == name for known in self._workers
+            ):
+                log.warning("[workers.%s] is set, but this app has no worker of that name", name)
+        return config
+
+    def _plan(self, spec: WorkerSpec, config: RuntimeConfig) -> WorkerPlan:
+        found = config.worker(spec.name)
+        found.pop("retry", None)
+        if "prefetch" in found and "concurrency" not in found and spec.given.get("concurrency") is None:
+            found["concurrency"] = found["prefetch"]
+        base = spec.retry if spec.retry is not None else config.retry_policy(self._retry)
+        return WorkerPlan(spec=replace(spec, **found), policy=config.retry_policy(base, worker=spec.name))
+
+    def _topology(
+        self,
+        names: Names,
+        exchange: RMQExchangeConfig,
+        plans: list[WorkerPlan],
+        config: RuntimeConfig,
+        *,
+        pinned: bool,
+    ) -> Topology:
+        topology = base_topology(names, exchange, config.queue_type, pinned=pinned)
+        for plan in plans:
+            spec = plan.spec
+            topology += worker_topology(
+                names,
+                exchange,
+                spec.name,
+                spec.types,
+                spec.queue_type or config.queue_type,
+                spec.queue_arguments,
+            )
+        return topology
+
+    def _known_types(self) -> dict[str, str]:
+        return {
+            type: spec.name
+            for spec in self._workers.values()
+            for type in (spec.types or (spec.name,))
+            if "*" not in type and "#" not in type
+        }
+
+    def _nudge(self) -> None:
+        if self._open is not None and self._open.runner is not None:
+            self._open.runner.nudge()
+
+    def _opened(self, what: str) -> _Open:
+        if self._open is None:
+            name = self._config.namespace or "this app"
+            raise AppNotOpen(
+                f'{what} on "{name}", which is not open. Nothing was sent. In a script: async with app: ...   '
+                "In FastAPI, inside the lifespan: async with app: yield   For good: await app.open()"
+            )
+        return self._open
+
+    # ── Publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def publish(
+        self,
+        type: str | Message,
+        payload: Any = None,
+        /,
+        *,
+        id: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        correlation_id: str | None = None,
+        priority: int | None = None,
+        expiration: Seconds | None = None,
+        delay: Seconds | None = None,
+        at: datetime | None = None,
+        mandatory: bool = True,
+        timeout: Seconds | None = None,
+    ) -> str:
+        """Publish a message, and return its id once the broker has it.
+
+        Args:
+            type: a message type, or a whole `Message`: then the other words stay away, but `delay`, `at`, `timeout`.
+            payload: what JSON carries, a dataclass, a pydantic model, or bytes; None: an empty object.
+            id: minted where it is None.
+            headers, correlation_id, priority: AMQP properties.
+            expiration: seconds after which the broker may drop it unread: outside the promise.
+            delay: seconds that it waits in the retry store; it lists and cancels like a retry.
+            at: an aware time until which it waits there.
+            mandatory: False: nobody has to take it; outside the promise.
+            timeout: seconds until the answer is unknown; default: the app's `publish_timeout`.
+
+        Raises:
+            AppNotOpen: nothing was sent.
+            BadPayload: payload or properties cannot be written; nothing was sent.
+            ValueError: `delay` with `at`, either with `expiration`, or a bad number; nothing was sent.
+            Unroutable: no queue is bound for it.
+            PublishRefused: the broker does not have it.
+            PublishTimeout: unknown; publish `error.message` again.
+
+        Example:
+            >>> await app.publish("order.placed", {"id": 1})
+            >>> await app.publish("invoice.due", {"id": 1}, delay=3600)
+        """
+        if isinstance(type, Message):
+            given = {"payload": payload, "id": id, "headers": headers, "correlation_id": correlation_id,
+                     "priority": priority, "expiration": expiration}  # fmt: skip
+            doubled = [name for name, value in given.items() if value is not None]
+            if doubled:
+                raise ValueError(
+                    f"publish(Message, {', '.join(doubled)}=…): say it in the Message. Nothing was sent."
+                )
+            message = type
+        else:
+            message = Message(
+                type,
+                payload,
+                id=id,
+                headers=headers or {},
+                correlation_id=correlation_id,
+                priority=priority,
+                expiration=expiration,
+                mandatory=mandatory,
+            )
+        opened = self._opened(f'publish("{message.type}")')
+        message = self._with_id(message)
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        if delay is None and at is None:
+            return await opened.publisher.publish(message, timeout=limit)
+        return await self._publish_later(opened, message, delay, at, limit)
+
+    async def _publish_later(
+        self, opened: _Open, message: Message, delay: Seconds | None, at: datetime | None, limit: float | None
+    ) -> str:
+        """A message that waits in the retry store before its first publish (P11)."""
+        if delay is not None and at is not None:
+            raise ValueError("publish(delay=…, at=…): one of them. Nothing was sent.")
+        if message.expiration is not None:
+            raise ValueError(
+                "publish(expiration=…) with delay or at: it would wait longer than it lives. Nothing was sent."
+            )
+        parts = opened.parts
+        out = opened.publisher.compose(message)
+        body, properties = envelope.delayed(
+            out.body,
+            out.properties,
+            exchange=out.exchange,
+            routing_key=out.routing_key,
+            retry_id=parts.world.new_id(),
+            at=parts.world.clock.now(),
+            wait=None if delay is None else seconds(delay, "delay"),
+            due_at=None if at is None else moment(at, "at"),
+            where=parts.where,
+        )
+        later = Outgoing("", parts.names.retry_queue, body, properties)
+        await opened.publisher.deliver(later, message, timeout=limit)
+        return message.id or ""
+
+    async def publish_many(
+        self, messages: Iterable[Message] | AsyncIterable[Message], /, *, timeout: Seconds | None = None
+    ) -> list[str]:
+        """Publish many messages, pipelined, and return their ids in order once the broker has all of them.
+
+        Raises:
+            PublishFailures: some were not confirmed: `.confirmed` ids, `.failed` errors by position.
+        """
+        opened = self._opened("publish_many(...)")
+
+        async def with_ids() -> AsyncIterator[Message]:
+            if isinstance(messages, AsyncIterable):
+                async for message in messages:
+                    yield self._with_id(message)
+            else:
+                for message in messages:
+                    yield self._with_id(message)
+
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        return await opened.publisher.publish_many(with_ids(), timeout=limit)
+
+    def _with_id(self, message: Message) -> Message:
+        if message.id is not None and message.payload is not None:
+            return message
+        assert self._open is not None
+        return replace(
+            message,
+            id=message.id if message.id is not None else self._open.parts.world.new_id(),
+            payload={} if message.payload is None else message.payload,
+        )
+
+    # ── Running ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(
+        self,
+        *,
+        workers: Sequence[str] | None = None,
+        retry_worker: bool = True,
+        keeper: bool = True,
+        until_idle: bool = False,
+        signals: bool = True,
+    ) -> None:
+        """Work until SIGINT or SIGTERM, then stop gracefully; a second signal ends the process at once.
+
+        Args:
+            workers: names of the workers to run; None: all.
+            retry_worker: also keep soft-failed messages until they are due.
+            keeper: also move dead letters into the store.
+            until_idle: return once queues are empty, nothing runs and nothing waits.
+            signals: False: leave the signals alone; cancel the task to stop.
+
+        Raises:
+            NotFound: no such worker.
+            LeveretError: as `open` says, where the app is not open yet.
+        """
+        asked = asyncio.Event()
+        async with (
+            on_signals(asked.set, wanted=signals),
+            self.running(workers=workers, retry_worker=retry_worker, keeper=keeper),
+        ):
+            waits = [asyncio.ensure_future(asked.wait())]
+            opened = self._opened("run()")
+            if until_idle and opened.runner is not None:
+                waits.append(asyncio.ensure_future(opened.runner.until_idle()))
+            try:
+                done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+            finally:
+                for task in waits:
+                    task.cancel()
+
+    @contextlib.asynccontextmanager
+    async def running(
+        self,
+        *,
+        workers: Sequence[str] | None = None,
+        retry_worker: bool = True,
+        keeper: bool = True,
+        stopping: Callable[[int], object] = lambda running: None,
+        stopped: Callable[[Stopped], object] = lambda stopped: None,
+    ) -> AsyncIterator[Leveret]:
+        """Work in the background of the block: a FastAPI lifespan, a notebook. Stops gracefully at its end.
+
+        Args:
+            workers, retry_worker, keeper: as `run` has them.
+            stopping: told at the end of the block how many messages still run.
+            stopped: told what the stop came to.
+
+        Example:
+            >>> async def lifespan(web):
+            ...     async with app.running():
+            ...         yield
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            if self._open is None:
+                await stack.enter_async_context(self)
+            opened = self._opened("run()")
+            if opened.runner is not None:
+                raise LeveretError("this app runs already; one run at a time")
+            plans = self._chosen(opened, workers)
+            state = None
+            if self._lifespan is not None:
+                state = await stack.enter_async_context(self._lifespan(self))
+            config = opened.config
+            knobs = Knobs(
+                grace=config.shutdown_grace,
+                lease_ttl=config.lease.ttl,
+                overdue_rate=config.retry_worker.overdue_rate,
+            )
+            if self._stand is not None:
+                knobs = self._stand.knobs(knobs)
+            runner = Runner(
+                opened.parts,
+                opened.publisher,
+                plans,
+                state=state,
+                retry_worker=retry_worker,
+                keeper=keeper,
+                knobs=knobs,
+            )
+            opened.runner = runner
+            try:
+                await runner.start()
+                yield self
+            finally:
+                opened.runner = None
+                stopped(await runner.stop(stopping))
+
+    def _chosen(self, opened: _Open, workers: Sequence[str] | None) -> list[WorkerPlan]:
+        if workers is None:
+            return opened.plans
+        known = {plan.spec.name: plan for plan in opened.plans}
+        missing = [name for name in workers if name not in known]
+        if missing:
+            raise NotFound(f"no worker {', '.join(missing)}; this app has {', '.join(known) or 'none'}")
+        return [known[name] for name in dict.fromkeys(workers)]
+
+    # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def namespace(self) -> str | None:
+        """The namespace, None where none is named yet."""
+        return self._config.namespace
+
+    @property
+    def retries(self) -> Retries:
+        """What waits for its next try."""
+        return self._opened("retries").retries
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What ended badly, with its reason."""
+        return self._opened("dead_letters").dead_letters
+
+    async def counts(self) -> Counts:
+        """How many messages are queued, running here, waiting, and dead."""
+        opened = self._opened("counts()")
+        parts = opened.parts
+        names = parts.names
+        here = Filter(namespace=names.namespace)
+
+        async def ready(queue: str) -> int:
+            state = await parts.transport.queue_state(queue)
+            return 0 if state is None else state.ready
+
+        queued = 0
+        for plan in opened.plans:
+            queued += await ready(names.queue(plan.spec.name)) + await ready(names.suspects(plan.spec.name))
+        return Counts(
+            queued=queued,
+            running=0 if opened.runner is None else opened.runner.in_hand,
+            waiting=await parts.store.count_entries(here) + await ready(names.retry_queue),
+            dead=await parts.store.count_letters(here) + await ready(names.dead_letters),
+        )

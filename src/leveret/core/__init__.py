@@ -1,0 +1,1 @@
+"""Values and rules: what leveret decides, without any I/O. Standard library and msgspec only, and no await."""

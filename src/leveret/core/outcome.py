@@ -1,0 +1,149 @@
+"""What follows from a run: `settle` decides, and touches nothing. The pipeline obeys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from leveret.core.dead_letter import Ending
+from leveret.core.envelope import Cause
+from leveret.core.errors import HardFailure, SoftFailure
+from leveret.core.message import Message, Received
+from leveret.core.policy import GiveUp, RetryAt, RetryPolicy, describe
+
+Unexpected = Literal["retry", "dead"]
+
+
+# ── What a run ended in ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The handler returned; these are to be published. A result that is no Message is kept as it came, to be told."""
+
+    results: tuple[Message | object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The handler failed, or its time was up."""
+
+    error: BaseException
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NotDecoded:
+    """The body does not decode, or does not fit the declared type; the handler was not called."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDied:
+    """It was started so often without being settled that it is taken for what kills the process."""
+
+    starts: int
+
+
+Result = Returned | Raised | NotDecoded | WorkerDied
+
+
+# ── What is to be done ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Publish the results, all confirmed, then ack."""
+
+    results: tuple[Message | object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Envelope to the retry queue, confirmed, then ack."""
+
+    plan: RetryAt
+    cause: Cause
+    #: The policy's numbers as they travel.
+    policy: str
+    max_attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bury:
+    """Dead letter to the dead-letter queue, confirmed, then ack."""
+
+    ending: Ending
+    cause: Cause
+    #: Runs that were counted.
+    attempts: int
+
+
+Decision = Done | Retry | Bury
+
+
+def settle(
+    result: Result,
+    message: Received,
+    *,
+    worker: str,
+    policy: RetryPolicy,
+    now: float,
+    unexpected: Unexpected = "retry",
+    random: object = None,
+) -> Decision:
+    """What is to be done with *message* after a run that ended in *result*. Pure.
+
+    Args:
+        policy: the deployed one. Where the message has failed before, the numbers that travel with it govern, and
+            *policy* gives its `retry_on` alone.
+        now: epoch seconds.
+        unexpected: `dead` makes any exception that is neither a Failure nor named in `retry_on` a hard failure.
+        random: spreads the delays; None: no jitter.
+    """
+    if isinstance(result, Returned):
+        return Done(result.results)
+    if isinstance(result, NotDecoded):
+        cause = Cause(reason=result.reason, worker=worker, at=now, error="Undecodable")
+        return Bury("undecodable", cause, message.attempt - 1)
+    if isinstance(result, WorkerDied):
+        reason = (
+            f"worker died: started {result.starts} times, and each time the process or its connection ended before it "
+            "was settled"
+        )
+        return Bury("worker died", Cause(reason=reason, worker=worker, at=now), message.attempt)
+    error = result.error
+    governing = RetryPolicy.from_header(message.policy, retry_on=policy.retry_on) if message.policy else None
+    governing = governing or policy
+    cause = Cause(
+        reason=describe(error), worker=worker, at=now, error=type(error).__name__, traceback=result.traceback
+    )
+    surprising = not isinstance(error, (SoftFailure, HardFailure)) and not any(
+        isinstance(error, named) for named in policy.retry_on
+    )
+    if surprising and unexpected == "dead":
+        return Bury("hard failure", cause, message.attempt)
+    decision = governing.decide(
+        message.attempt,
+        error,
+        now,
+        first_failed_at=message.first_failed_at,
+        attempts_allowed=message.attempts_allowed,
+        random=random,
+    )
+    if isinstance(decision, GiveUp):
+        told = Cause(
+            reason=decision.reason or cause.reason,
+            worker=worker,
+            at=now,
+            error=cause.error,
+            traceback=cause.traceback,
+        )
+        return Bury("retries exhausted" if decision.exhausted else "hard failure", told, message.attempt)
+    return Retry(
+        decision,
+        cause,
+        message.policy or governing.to_header(),
+        decision.attempts_allowed or governing.max_attempts,
+    )

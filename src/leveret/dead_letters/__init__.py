@@ -1,0 +1,1 @@
+"""Dead letters: kept with their reason, looked through, replayed, discarded, restored."""

@@ -1,0 +1,117 @@
+"""WorkerConsumer: one worker at work. It takes deliveries, gives each a slot, and stops gracefully."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from leveret.pipeline.delivery import Road
+from leveret.pipeline.parts import Parts, log
+from leveret.ports import Delivery, Subscription
+
+#: Seconds until a delivery goes back that met a fault of leveret's own.
+FAULT_PAUSE = 1.0
+
+
+class WorkerConsumer:
+    """Consumes one worker's queue: at most `prefetch` messages in hand, at most `concurrency` handlers at once."""
+
+    def __init__(self, road: Road, parts: Parts) -> None:
+        self.road = road
+        self._parts = parts
+        self._free = road.spec.concurrency
+        self._waiting: deque[Delivery] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._subscription: Subscription | None = None
+        self._stopping = False
+
+    @property
+    def running(self) -> int:
+        """Messages in hand: in a handler, or in a step after it."""
+        return len(self._tasks)
+
+    @property
+    def in_hand(self) -> int:
+        """Messages in hand, also those that wait for a slot."""
+        return len(self._tasks) + len(self._waiting)
+
+    @property
+    def held(self) -> int:
+        """Messages whose publishes fail and are repeated."""
+        return self.road.held
+
+    @property
+    def paused(self) -> bool:
+        """Whether everything that may be in hand is held, so that nothing new comes in."""
+        return self.road.held >= self.road.spec.prefetch
+
+    @property
+    def consuming(self) -> bool:
+        """Whether the broker has our consumer."""
+        return self._subscription is not None and self._subscription.active
+
+    async def start(self) -> None:
+        """Consume.
+
+        Raises:
+            NotFound, AccessRefused: as the transport says.
+        """
+        self._subscription = await self._parts.transport.consume(
+            self.road.queue, self._take, prefetch=self.road.spec.prefetch
+        )
+
+    def _take(self, delivery: Delivery) -> None:
+        if self._stopping:
+            delivery.requeue()
+        elif self._free > 0:
+            self._start(delivery)
+        else:
+            self._waiting.append(delivery)
+
+    def _start(self, delivery: Delivery) -> None:
+        self._free -= 1
+        task = asyncio.get_running_loop().create_task(self._travel(delivery))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _travel(self, delivery: Delivery) -> None:
+        try:
+            await self.road.travel(delivery, freed=self._freed)
+        except Exception:
+            # A fault of leveret's own. The message goes back, flagged, so that it is counted among the suspects if it is
+            # the cause; after a pause, so that it cannot spin.
+            log.exception(
+                "%s: a delivery could not be handled; it goes back to its queue", self.road.spec.name
+            )
+            await self._parts.world.clock.sleep(FAULT_PAUSE)
+            delivery.requeue()
+
+    def _freed(self) -> None:
+        self._free += 1
+        while self._waiting and self._free > 0:
+            delivery = self._waiting.popleft()
+            if not delivery.stale:
+                self._start(delivery)
+
+    async def stop(self) -> int:
+        """Take no more, and give back what has not started. Returns how many were given back."""
+        self._stopping = True
+        if self._subscription is not None:
+            await self._subscription.cancel()
+        returned = sum(delivery.requeue() for delivery in self._waiting)
+        self._waiting.clear()
+        return returned
+
+    async def finish(self) -> None:
+        """Return when everything in hand is settled."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def drop(self) -> int:
+        """End what still runs, unacked; the broker delivers it again. Returns how many."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        return len(tasks)

@@ -1,0 +1,573 @@
+"""The road of one message, as named steps: recall, count, decode, run, settle, obey, ack."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from leveret.core import envelope, handover, json_form
+from leveret.core.alarm import POISON_MESSAGE, RETRIES_EXHAUSTED, Alarm
+from leveret.core.dead_letter import Ending
+from leveret.core.envelope import Cause
+from leveret.core.errors import BadPayload, Failure, PublishRefused, SoftFailure, StoreError, Unroutable
+from leveret.core.message import Message, Outgoing, Received, received, result_id, retry_id
+from leveret.core.outcome import Bury, Done, NotDecoded, Raised, Result, Retry, Returned, WorkerDied, settle
+from leveret.core.payload import Undecodable, check_content
+from leveret.core.policy import RetryPolicy
+from leveret.core.properties import Properties
+from leveret.core.run import Outcome, Run
+from leveret.pipeline.context import Context
+from leveret.pipeline.gate import Gate
+from leveret.pipeline.parts import Parts, log
+from leveret.pipeline.publishing import Publisher, held_backoff
+from leveret.pipeline.recall import InHand, Recall
+from leveret.pipeline.worker import WorkerSpec
+from leveret.ports import Delivery, Threads
+
+#: Frames of a traceback that are kept: the last ones tell, and a RecursionError has a thousand.
+FRAMES = 20
+
+
+class Road:
+    """Takes one worker's deliveries from hand to hand."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        parts: Parts,
+        publisher: Publisher,
+        gate: Gate,
+        *,
+        policy: RetryPolicy,
+        threads: Threads | None,
+        state: Any,
+    ) -> None:
+        self.spec = spec
+        self.queue = parts.names.queue(spec.name)
+        self.recall = Recall(parts.world.clock)
+        #: Messages whose publishes fail and are kept in hand.
+        self.held = 0
+        #: Called when a message was moved to the suspects queue.
+        self.suspected: Callable[[], object] = lambda: None
+        self._parts = parts
+        self._clock = parts.world.clock
+        self._publisher = publisher
+        self._gate = gate
+        self._policy = policy
+        self._policy_header = policy.to_header()
+        self._threads = threads
+        self._state = state
+        self._told: set[str] = set()
+
+    # ── The road ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def travel(self, delivery: Delivery, *, freed: Callable[[], object] = lambda: None) -> None:
+        """Take one delivery from here to its ack.
+
+        Args:
+            delivery: the message; from the worker's queue or its suspects.
+            freed: called once, when its handler no longer runs (or will not): the next one may start.
+        """
+        message = received(
+            queue=self.queue,
+            exchange=delivery.exchange,
+            routing_key=delivery.routing_key,
+            body=delivery.body,
+            properties=delivery.properties,
+            redelivered=delivery.redelivered,
+        )
+        if self._parts.world.reached is not None:
+            await self._parts.reach(handover.DELIVERED, message.properties.message_id)
+        died: WorkerDied | None = None
+        counted_as: str | None = None
+        if delivery.redelivered:
+            if self.recall.running(delivery) is not None:
+                freed()
+                return
+            known = self.recall.ended(delivery)
+            if known is not None:
+                freed()
+                await self._conclude(known)
+                return
+            if self.spec.ordered:
+                died, counted_as = await self._counted(delivery, message)
+            else:
+                died = self._died(message.starts + 1)
+                if died is None:
+                    freed()
+                    await self._move(delivery, message)
+                    return
+        hand = self.recall.begin(delivery, message)
+        hand.counted_as = counted_as
+        try:
+            result: Result = died or await self._run(hand)
+        except BaseException:
+            self.recall.end(hand, acked=False)
+            raise
+        finally:
+            freed()
+        try:
+            if self._parts.world.reached is not None:
+                await self._parts.reach(handover.HANDLER_DONE, message.properties.message_id)
+            hand.decision = settle(
+                result,
+                message,
+                worker=self.spec.name,
+                policy=self._policy,
+                now=self._clock.now(),
+                unexpected=self.spec.unexpected,
+                random=self._parts.world.random,
+            )
+            hand.error = result.error if isinstance(result, Raised) else None
+            await self._conclude(hand)
+        except BaseException:
+            self.recall.end(hand, acked=False)
+            raise
+
+    async def _conclude(self, hand: InHand) -> None:
+        """Do what was decided, all of it confirmed, then ack; on a channel that is gone the broker has the message."""
+        if not hand.stale and (hand.confirmed or await self._obey(hand)):
+            hand.confirmed = True
+            if hand.delivery.ack():
+                await self._forget_start(hand)
+                self.recall.end(hand, acked=True)
+                if hand.message.queue:
+                    self._tell(hand)
+                return
+        log.info(
+            "%s: the channel of %s went while it was in hand; the broker delivers it again",
+            self.spec.name, hand.mark.tag or "a message", extra={"action": "stale", "worker": self.spec.name},
+        )  # fmt: skip
+        self.recall.end(hand, acked=False)
+        self._tell(hand, "stale")
+
+    async def _obey(self, hand: InHand) -> bool:
+        """Publish what the decision asks for; False where the delivery went stale first."""
+        decision = hand.decision
+        if isinstance(decision, Done):
+            return not decision.results or await self._publish_results(hand, decision.results)
+        if isinstance(decision, Retry):
+            return await self._send_back(hand, decision)
+        if isinstance(decision, Bury):
+            return await self._bury(hand, decision)
+        raise AssertionError(decision)
+
+    # ── Flagged deliveries ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _died(self, starts: int) -> WorkerDied | None:
+        return WorkerDied(starts) if starts >= self.spec.max_deliveries else None
+
+    async def _counted(self, delivery: Delivery, message: Received) -> tuple[WorkerDied | None, str | None]:
+        """An ordered queue cannot send a message to its end: count its starts before the next one."""
+        found = message.properties.headers
+        by_broker = [
+            found[name]
+            for name in ("x-delivery-count", "x-acquired-count")
+            if isinstance(found.get(name), int)
+        ]
+        if by_broker:
+            return self._died(max(by_broker)), None
+        name = retry_id(message) or "/".join(map(str, (delivery.tag, hash(delivery.body))))
+        for wait in held_backoff():
+            try:
+                starts = await self._parts.store.count_start(self._parts.names.namespace, self.queue, name)
+            except StoreError as error:
+                log.warning(
+                    "%s: cannot count a start, waiting: %s", self.spec.name, error, extra={"action": "held"}
+                )
+                await self._clock.sleep(wait)
+                if delivery.stale:
+                    return None, None
+            else:
+                return self._died(starts), name
+        raise AssertionError("the backoff never ends")
+
+    async def _forget_start(self, hand: InHand) -> None:
+        if hand.counted_as is None:
+            return
+        try:
+            await self._parts.store.forget_starts(self._parts.names.namespace, self.queue, [hand.counted_as])
+        except StoreError as error:
+            # The count is only a bound; a left-over row can make a later copy of the same id die one start sooner.
+            log.warning(
+                "%s: a start could not be forgotten: %s", self.spec.name, error, extra={"action": "starts"}
+            )
+
+    async def _move(self, delivery: Delivery, message: Received) -> None:
+        """A flag proves nothing the first time: to the end of its own queue, counted; flagged again: to the suspects."""
+        first = message.starts == 0 and self.spec.max_deliveries >= 3
+        target = self.queue if first else self._parts.names.suspects(self.spec.name)
+        body, properties = envelope.restarted(
+            delivery.body,
+            delivery.properties,
+            starts=message.starts + 1,
+            exchange=message.exchange,
+            routing_key=message.routing_key,
+            where=self._parts.where,
+        )
+        if not await self._publisher.hand_over(
+            Outgoing("", target, body, properties),
+            stale=lambda: delivery.stale,
+            message_id=message.properties.message_id,
+            holding=self._holding(None),
+        ):
+            return
+        await self._parts.reach(handover.SUSPECT_MOVED, message.properties.message_id)
+        delivery.ack()
+        if not first:
+            self.suspected()
+        log.info(
+            "%s: %s was started %d times without being settled; moved to %s",
+            self.spec.name, message.properties.message_id, message.starts + 1, target, extra={"action": "moved"},
+        )  # fmt: skip
+        self._watch(message, "moved", message.attempt)
+
+    # ── The run ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _run(self, hand: InHand) -> Result:
+        """Decode the body and call the handler."""
+        message = hand.message
+        properties = message.properties
+        spec = self.spec
+        payload: Any = message.body
+        if not spec.raw:
+            try:
+                check_content(properties.content_type, properties.content_encoding)
+                payload = spec.decode(message.body)
+            except Undecodable as error:
+                return NotDecoded(str(error))
+        arguments = [payload if name == "payload" else self._context(hand) for name in spec.takes]
+        call = self._call if spec.is_async else self._call_in_thread
+        if message.starts and message.starts >= spec.max_deliveries - 1:
+            # Its last start: if the process dies of it once more, nothing else may be in doubt.
+            async with self._gate.alone():
+                return await call(arguments)
+        await self._gate.enter()
+        try:
+            return await call(arguments)
+        finally:
+            self._gate.leave()
+
+    def _context(self, hand: InHand) -> Context:
+        message = hand.message
+        timeout = self.spec.timeout
+        known = RetryPolicy.from_header(message.policy) if message.policy else None
+        return Context(
+            message,
+            worker=self.spec.name,
+            retry_id=message.retry_id,
+            max_attempts=message.attempts_allowed or (known or self._policy).max_attempts,
+            deadline=None if timeout is None else self._clock.monotonic() + timeout,
+            state=self._state,
+            clock=self._clock,
+        )
+
+    async def _call(self, arguments: list[Any]) -> Result:
+        timeout = self.spec.timeout
+        task = asyncio.current_task()
+        assert task is not None
+        timer = None
+        late = False
+
+        def expire() -> None:
+            nonlocal late
+            late = True
+            task.cancel()
+
+        if timeout is not None:
+            timer = self._clock.call_later(timeout, expire)
+        try:
+            value = self.spec.handler(*arguments)
+            if inspect.isasyncgen(value):
+                return self._collected([item async for item in value])
+            return self._collected(await value)
+        except asyncio.CancelledError as error:
+            if late:
+                task.uncancel()
+            if task.cancelling():
+                raise
+            return self._timed_out() if late else Raised(error, _traceback(error))
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 — whatever a handler raises is its message's failure (A22)
+            return Raised(error, _traceback(error))
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _call_in_thread(self, arguments: list[Any]) -> Result:
+        """A plain `def`: its thread cannot be stopped, so a timeout counts when it ends, and its slot stays taken."""
+
+        def call() -> Result:
+            try:
+                return self._collected(self.spec.handler(*arguments))
+            except BaseException as error:  # noqa: BLE001 — as above; a thread's SystemExit ends nothing but the run
+                return Raised(error, _traceback(error))
+
+        timeout = self.spec.timeout
+        late = False
+        timer = None
+
+        def overrun() -> None:
+            nonlocal late
+            late = True
+            log.warning(
+                "%s (%s) runs longer than its timeout of %g s; a plain def cannot be stopped, so its slot stays taken",
+                self.spec.name, self.spec.location, timeout, extra={"action": "overrun", "worker": self.spec.name},
+            )  # fmt: skip
+
+        if timeout is not None:
+            timer = self._clock.call_later(timeout, overrun)
+        assert self._threads is not None
+        try:
+            result = await self._threads.run(call)
+        finally:
+            if timer is not None:
+                timer.cancel()
+        return self._timed_out() if late else result
+
+    def _timed_out(self) -> Raised:
+        return Raised(TimeoutError(f"the handler ran longer than its timeout of {self.spec.timeout:g} s"))
+
+    def _collected(self, value: Any) -> Result:
+        """What a handler's return value means."""
+        if value is None:
+            return Returned()
+        if isinstance(value, Message):
+            return Returned((value,))
+        if isinstance(value, Failure):
+            self._tell_once(
+                f"returned a {type(value).__name__}; it counts as raised. Write: raise {type(value).__name__}(…)"
+            )
+            return Raised(value)
+        if inspect.iscoroutine(value):
+            value.close()
+            return Raised(
+                RuntimeError(
+                    f"{self.spec.name} returned a coroutine that nobody awaited: is an await missing?"
+                )
+            )
+        if isinstance(value, Iterable) and not isinstance(value, (str, bytes, bytearray, memoryview, dict)):
+            return Returned(tuple(value))
+        self._tell_once(
+            f"returned a {type(value).__name__}, which is ignored; a handler returns None, a Message, or several"
+        )
+        return Returned()
+
+    def _tell_once(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            log.warning("%s (%s) %s", self.spec.name, self.spec.location, text, extra={"action": "returned"})
+
+    # ── What was decided ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _publish_results(self, hand: InHand, results: tuple[Message | object, ...]) -> bool:
+        """All results confirmed, or dead letters of their own."""
+        sends = [self._publish_result(hand, position, result) for position, result in enumerate(results)]
+        done = [await sends[0]] if len(sends) == 1 else await asyncio.gather(*sends)
+        if not all(done):
+            return False
+        await self._parts.reach(handover.RESULTS_CONFIRMED, hand.message.properties.message_id)
+        return True
+
+    async def _publish_result(self, hand: InHand, position: int, result: Message | object) -> bool:
+        given = result.id if isinstance(result, Message) else None
+        input_id = hand.message.properties.message_id
+        id = given or result_id(input_id, self.spec.name, position) or self._parts.world.new_id()
+        try:
+            if not isinstance(result, Message):
+                raise BadPayload(f"result {position} is a {type(result).__name__}, not a Message")
+            result = replace(result, id=id)
+            out = self._publisher.compose(result)
+            return await self._publisher.hand_over(
+                out, stale=lambda: hand.stale, message_id=id, holding=self._holding(hand), final=True
+            )
+        except (BadPayload, Unroutable, PublishRefused) as error:
+            return await self._bury_result(hand, result, id, error)
+
+    async def _bury_result(self, hand: InHand, result: Message | object, id: str, error: Exception) -> bool:
+        """A result that nobody takes, or that cannot be written, becomes a dead letter of its own."""
+        kind = result.type if isinstance(result, Message) and isinstance(result.type, str) else ""
+        try:
+            if not isinstance(result, Message):
+                raise BadPayload
+            out = self._publisher.compose(replace(result, headers=result.headers if kind else {}))
+            body, properties = out.body, out.properties
+        except BadPayload:
+            payload = result.payload if isinstance(result, Message) else result
+            body = repr(payload).encode("utf-8", "backslashreplace")
+            short = kind if len(kind.encode("utf-8", "replace")) <= 255 else ""
+            properties = Properties.build(content_type="text/plain", message_id=id, type=short or None)
+        cause = Cause(
+            reason=f"unroutable result: {error}",
+            worker=self.spec.name,
+            at=self._clock.now(),
+            error=type(error).__name__,
+        )
+        subject = Received(
+            queue="",
+            exchange=self._parts.exchange.name,
+            routing_key=properties.type or "",
+            body=body,
+            properties=properties,
+        )
+        return await self._to_dead_letters(
+            hand, subject, cause, "unroutable result", attempts=0, letter_id=id
+        )
+
+    async def _send_back(self, hand: InHand, decision: Retry) -> bool:
+        """A soft failure with tries left: an envelope to the retry queue; a copy for whoever watches."""
+        message = hand.message
+        hand.retry_id = hand.retry_id or retry_id(message) or self._parts.world.new_id()
+        body, properties = envelope.soft_failure(
+            message,
+            decision.plan,
+            decision.cause,
+            retry_id=hand.retry_id,
+            policy=decision.policy,
+            through_exchange=self.spec.replay == "exchange",
+            where=self._parts.where,
+        )
+        if not await self._publisher.hand_over(
+            Outgoing("", self._parts.names.retry_queue, body, properties),
+            stale=lambda: hand.stale,
+            message_id=message.properties.message_id,
+            sent_at=handover.ENVELOPE_SENT,
+            holding=self._holding(hand),
+        ):
+            return False
+        await self._parts.reach(handover.ENVELOPE_CONFIRMED, message.properties.message_id)
+        self._observe(
+            json_form.soft_failure(
+                message, decision.cause, decision.plan, decision.max_attempts, hand.retry_id
+            )
+        )
+        return True
+
+    async def _bury(self, hand: InHand, decision: Bury) -> bool:
+        """A hard failure, or tries used up: a dead letter; a copy of a hard failure for whoever watches."""
+        message = hand.message
+        hand.retry_id = hand.retry_id or retry_id(message) or self._parts.world.new_id()
+        hand.letter_id = hand.letter_id or self._parts.world.new_id()
+        if not await self._to_dead_letters(
+            hand,
+            message,
+            decision.cause,
+            decision.ending,
+            attempts=decision.attempts,
+            letter_id=hand.letter_id,
+        ):
+            return False
+        if decision.ending == "hard failure":
+            self._observe(json_form.hard_failure(message, decision.cause))
+        code = {"retries exhausted": RETRIES_EXHAUSTED, "worker died": POISON_MESSAGE}.get(decision.ending)
+        if code is not None:
+            self._parts.alarms.emit(
+                Alarm(
+                    code=code,
+                    title=f"{self.spec.name}: {decision.cause.reason}",
+                    about=self.queue,
+                    fields={"queue": self.queue, "message_id": message.properties.message_id},
+                )
+            )
+        return True
+
+    async def _to_dead_letters(
+        self, hand: InHand, message: Received, cause: Cause, ending: Ending, *, attempts: int, letter_id: str
+    ) -> bool:
+        body, properties = envelope.dead_letter(
+            message,
+            cause,
+            ending,
+            letter_id=letter_id,
+            retry_id=hand.retry_id if message is hand.message else "",
+            attempts=attempts,
+            where=self._parts.where,
+        )
+        if not await self._publisher.hand_over(
+            Outgoing("", self._parts.names.dead_letters, body, properties),
+            stale=lambda: hand.stale,
+            message_id=message.properties.message_id,
+            holding=self._holding(hand),
+        ):
+            return False
+        await self._parts.reach(handover.DEAD_LETTER_CONFIRMED, message.properties.message_id)
+        return True
+
+    def _observe(self, body: bytes) -> None:
+        """A copy to the observer exchange, best effort: nothing depends on anyone listening."""
+        transport = self._parts.transport
+        if not transport.sendable or len(body) > json_form.MOST_OBSERVED:
+            return
+        properties = Properties.build(content_type="application/json", delivery_mode=1)
+        answer = transport.send(Outgoing(self._parts.names.observer, "", body, properties, mandatory=False))
+        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    def _holding(self, hand: InHand | None) -> Callable[[bool], None]:
+        def note(held: bool) -> None:
+            self.held += 1 if held else -1
+            if hand is not None:
+                hand.held = held
+
+        return note
+
+    # ── For whoever watches ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _tell(self, hand: InHand, outcome: Outcome | None = None) -> None:
+        decision = hand.decision
+        message = hand.message
+        if outcome is None:
+            outcome = {Done: "done", Retry: "soft", Bury: "dead"}[type(decision)]  # type: ignore[assignment, index]
+        if outcome == "soft" and isinstance(decision, Retry):
+            log.info(
+                "soft  %s  %s  attempt %d of %d, again in %.3g s: %s",
+                self.spec.name, _ending(message), message.attempt, decision.max_attempts, decision.plan.delay,
+                decision.cause.reason, extra={"action": "soft", "worker": self.spec.name},
+            )  # fmt: skip
+        elif outcome == "dead" and isinstance(decision, Bury):
+            log.warning(
+                "dead  %s  %s  attempt %d  %s",
+                self.spec.name, _ending(message), decision.attempts, decision.cause.reason,
+                extra={"action": "dead", "worker": self.spec.name},
+            )  # fmt: skip
+        if self._parts.watchers and outcome is not None:
+            self._watch(message, outcome, message.attempt, hand)
+
+    def _watch(self, message: Received, outcome: Outcome, attempt: int, hand: InHand | None = None) -> None:
+        decision = hand.decision if hand is not None else None
+        run = Run(
+            worker=self.spec.name,
+            outcome=outcome,
+            message_id=message.properties.message_id,
+            type=message.type,
+            attempt=attempt,
+            max_attempts=decision.max_attempts if isinstance(decision, Retry) else self._policy.max_attempts,
+            reason=decision.cause.reason if isinstance(decision, (Retry, Bury)) else "",
+            delay=decision.plan.delay if isinstance(decision, Retry) else 0.0,
+            counted=decision.plan.counted if isinstance(decision, Retry) else True,
+            seconds=0.0 if hand is None else self._clock.monotonic() - hand.since,
+            error=hand.error if hand is not None else None,
+        )
+        for watcher in self._parts.watchers:
+            watcher(run)
+
+
+def _ending(message: Received) -> str:
+    id = message.properties.message_id
+    return id[-6:] if id else "-"
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback as text, ending in the user's own line; nothing for a plain soft failure, whose reason says it."""
+    if isinstance(error, SoftFailure) and error.__cause__ is None and error.__context__ is None:
+        return ""
+    # The first frame is ours.
+    own = error.__traceback__.tb_next if error.__traceback__ is not None else None
+    try:
+        return "".join(traceback.format_exception(type(error), error, own, limit=-FRAMES))
+    except Exception as failing:  # noqa: BLE001 — formatting runs the user's own __str__ and __repr__
+        return f"(the traceback cannot be shown: {type(failing).__name__})"

@@ -1,0 +1,328 @@
+"""Publishing: a user's message with a deadline, and a hand-over that is repeated until it succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import itertools
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+from leveret.core import handover
+from leveret.core import headers as h
+from leveret.core.alarm import DLQ_PUBLISH_FAILED, Alarm
+from leveret.core.errors import (
+    BadPayload,
+    BrokerError,
+    LeveretError,
+    PublishError,
+    PublishFailures,
+    PublishRefused,
+    PublishTimeout,
+    Unroutable,
+)
+from leveret.core.message import Message, Outgoing
+from leveret.core.payload import encode
+from leveret.core.properties import Properties, check_short
+from leveret.core.seconds import seconds
+from leveret.pipeline.parts import Parts, log
+
+T = TypeVar("T")
+
+#: Waits between repeats of a step that is kept in hand, in seconds; the last one goes on.
+HELD_BACKOFF = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
+#: The broker's words for "this message, never": another try would be answered alike.
+FINAL_CODES = frozenset({403, 404, 406})
+#: How many publishes of one `publish_many` are under way at once.
+MANY_AT_ONCE = 1000
+
+
+def held_backoff() -> Iterator[float]:
+    """1, 2, 4, 8, 16, 30, 30 … seconds."""
+    return itertools.chain(HELD_BACKOFF, itertools.repeat(HELD_BACKOFF[-1]))
+
+
+class Publisher:
+    """Publishes through one transport: confirmed, persistent, mandatory."""
+
+    def __init__(self, parts: Parts, *, timeout: float, known_types: Callable[[], dict[str, str]]) -> None:
+        self._parts = parts
+        self._transport = parts.transport
+        self._clock = parts.world.clock
+        self._timeout = timeout
+        #: Message type to worker, for "did you mean".
+        self._known_types = known_types
+
+    # ── What goes out ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def compose(self, message: Message) -> Outgoing:
+        """The bytes of a message with an id.
+
+        Raises:
+            BadPayload: payload, headers or a name cannot be written; nothing was sent.
+        """
+        if not isinstance(message.type, str) or not message.type:
+            raise BadPayload(
+                f"message type {message.type!r}: expected text of at least one character. Nothing was sent."
+            )
+        check_short(message.type, "message type")
+        for name in message.headers:
+            if isinstance(name, str) and (h.is_ours(name) or h.is_broker_owned(name)):
+                owner = "leveret" if h.is_ours(name) else "the broker"
+                raise BadPayload(
+                    f"header {name!r} belongs to {owner}; choose another name. Nothing was sent."
+                )
+        body = encode(message.payload, type=message.type)
+        expiration = None
+        if message.expiration is not None:
+            expiration = str(round(seconds(message.expiration, "expiration") * 1000))
+        properties = Properties.build(
+            content_type=message.content_type,
+            headers=message.headers or None,
+            delivery_mode=2 if message.persistent else 1,
+            priority=message.priority,
+            correlation_id=message.correlation_id,
+            reply_to=message.reply_to,
+            expiration=expiration,
+            message_id=message.id,
+            timestamp=int(self._clock.now()),
+            type=message.type,
+        )
+        key = "" if self._parts.exchange.type == "fanout" else message.type
+        return Outgoing(self._parts.exchange.name, key, body, properties, message.mandatory)
+
+    # ── A user's publish ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def publish(self, message: Message, *, timeout: float | None = None) -> str:
+        """Publish a message with an id, and return the id once the broker has it.
+
+        Raises:
+            BadPayload: it cannot be written; nothing was sent.
+            Unroutable, PublishRefused: the broker does not have it.
+            PublishTimeout: unknown; `.message` is to be sent again under the same id.
+        """
+        out = self.compose(message)
+        await self.deliver(out, message, timeout=timeout)
+        return message.id or ""
+
+    async def deliver(self, out: Outgoing, message: Message, *, timeout: float | None = None) -> None:
+        """Publish bytes under a deadline; the errors carry *message*."""
+        limit = self._timeout if timeout is None else timeout
+        try:
+            if not self._transport.sendable and not await self._before(self._transport.ready(), limit):
+                raise PublishTimeout(self._why_late(message, limit, sent=False), message=message)
+            answer = self._transport.send(out)
+            if self._parts.world.reached is not None:
+                await self._parts.reach(handover.PUBLISH_SENT, message.id)
+            if not await self._before(answer, limit):
+                raise PublishTimeout(self._why_late(message, limit, sent=True), message=message)
+        except PublishError as error:
+            if error.message is not None:
+                raise
+            raise self._explained(error, out, message) from error
+
+    async def publish_many(
+        self, messages: Iterable[Message] | AsyncIterable[Message], *, timeout: float | None = None
+    ) -> list[str]:
+        """Publish many messages with ids, pipelined; their ids in order.
+
+        Raises:
+            PublishFailures: some were not confirmed; the others are.
+        """
+        room = asyncio.Semaphore(MANY_AT_ONCE)
+        ids: list[str] = []
+        failed: dict[int, PublishError | BadPayload] = {}
+        under_way: set[asyncio.Task[None]] = set()
+
+        async def one(position: int, message: Message) -> None:
+            try:
+                await self.publish(message, timeout=timeout)
+            except (PublishError, BadPayload) as error:
+                failed[position] = error
+            finally:
+                room.release()
+
+        try:
+            async for message in _each(messages):
+                await room.acquire()
+                task = asyncio.create_task(one(len(ids), message))
+                ids.append(message.id or "")
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+            while under_way:
+                await asyncio.wait(under_way)
+        finally:
+            for task in under_way:
+                task.cancel()
+        if failed:
+            confirmed = [id for position, id in enumerate(ids) if position not in failed]
+            raise PublishFailures(confirmed, dict(sorted(failed.items())))
+        return ids
+
+    async def _before(self, answer: Awaitable[Any], limit: float) -> bool:
+        """Await *answer*, False where *limit* seconds pass first; then it is cancelled."""
+        waiting = asyncio.ensure_future(answer)
+        if waiting.done():
+            waiting.result()
+            return True
+        late = False
+
+        def expire() -> None:
+            nonlocal late
+            late = not waiting.done()
+            waiting.cancel()
+
+        timer = self._clock.call_later(limit, expire)
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            if late and not _cancelled():
+                return False
+            raise
+        finally:
+            timer.cancel()
+        return True
+
+    def _why_late(self, message: Message, limit: float, *, sent: bool) -> str:
+        state = self._transport.state
+        blocked = (
+            "; the connection is blocked by an alarm of the broker (memory or disk)"
+            if state == "blocked"
+            else ""
+        )
+        about = f'"{message.type}" (id {_short(message.id)})'
+        if not sent:
+            return (
+                f"{about} could not be sent in {limit:g} s: the connection to {self._transport.display} is {state}{blocked}. "
+                "It was not sent. Publish it again under the same id:  await app.publish(error.message)"
+            )
+        return (
+            f"no answer about {about} in {limit:g} s{blocked}. Unknown whether it arrived: it may be in the queue, or not. "
+            "Send it again under the same id, so that a second copy can be told:  await app.publish(error.message)"
+        )
+
+    def _explained(self, error: PublishError, out: Outgoing, message: Message) -> PublishError:
+        about = f"(id {_short(message.id)})"
+        if isinstance(error, Unroutable):
+            types = self._known_types()
+            near = difflib.get_close_matches(message.type, types, 1, cutoff=0.7)
+            meant = f' Did you mean "{near[0]}" (worker {types[near[0]]})?' if near else ""
+            place = (
+                f"exchange {out.exchange} ({self._parts.exchange.type})"
+                if out.exchange
+                else "the default exchange"
+            )
+            return Unroutable(
+                f'nobody takes "{message.type}": {place} has no queue bound for it (312 NO_ROUTE), so it was not accepted '
+                f"{about}.{meant} A worker that has never run has no queue yet: start it once. "
+                "If nobody has to take it: publish(..., mandatory=False).",
+                message=message,
+            )
+        if isinstance(error, PublishRefused):
+            return PublishRefused(
+                f'"{message.type}" {about} was refused: {error}', message=message, code=error.code
+            )
+        return PublishTimeout(
+            f'"{message.type}" {about}: {error} Unknown whether it arrived. Send it again under the same id:  '
+            "await app.publish(error.message)",
+            message=message,
+        )
+
+    # ── A step that is kept in hand ───────────────────────────────────────────────────────────────────────────────────
+
+    async def hand_over(
+        self,
+        out: Outgoing,
+        *,
+        stale: Callable[[], bool],
+        message_id: str | None,
+        sent_at: str | None = None,
+        holding: Callable[[bool], object] = lambda held: None,
+        final: bool = False,
+    ) -> bool:
+        """Publish until the broker has it, with backoff; False as soon as *stale* says that the broker has the original.
+
+        Args:
+            out: what to publish.
+            stale: whether the delivery this belongs to is gone.
+            message_id: for logs and hand-over points.
+            sent_at: the hand-over point right after each send.
+            holding: told True when it has failed and is held, False when it is over.
+            final: raise Unroutable and refusals by code instead of repeating.
+
+        An unknown publish is repeated only once its connection is closed: until then its answer is awaited.
+        """
+        held = False
+        try:
+            for wait in held_backoff():
+                if stale():
+                    return False
+                error: LeveretError
+                try:
+                    if not self._transport.sendable:
+                        await self._transport.ready()
+                    answer = self._transport.send(out)
+                    if sent_at is not None and self._parts.world.reached is not None:
+                        await self._parts.reach(sent_at, message_id)
+                    await answer
+                except Unroutable as unroutable:
+                    if final:
+                        raise
+                    error = unroutable
+                    await self._declare_again()
+                except PublishRefused as refused:
+                    if final and refused.code in FINAL_CODES:
+                        raise
+                    error = refused
+                except PublishTimeout as unknown:
+                    error = unknown
+                else:
+                    if held:
+                        self._parts.alarms.resolved(DLQ_PUBLISH_FAILED, out.routing_key)
+                    return True
+                if not held:
+                    held = True
+                    holding(True)
+                log.warning(
+                    "publish to %s failed, kept in hand and tried again in %g s: %s",
+                    out.routing_key, wait, error, extra={"action": "held", "message_id": message_id},
+                )  # fmt: skip
+                self._parts.alarms.emit(
+                    Alarm(
+                        code=DLQ_PUBLISH_FAILED,
+                        title=f"cannot publish to {out.routing_key}; what should go there is kept unacked",
+                        about=out.routing_key,
+                        fields={"queue": out.routing_key, "error": str(error)},
+                    )
+                )
+                await self._clock.sleep(wait)
+        finally:
+            if held:
+                holding(False)
+        raise AssertionError("the backoff never ends")
+
+    async def _declare_again(self) -> None:
+        """The retry or dead-letter queue was deleted under us: we need it, so we declare it."""
+        try:
+            await self._transport.declare(self._parts.base)
+        except BrokerError as error:
+            log.warning("declaring our queues again failed: %s", error, extra={"action": "declare"})
+
+
+async def _each(messages: Iterable[T] | AsyncIterable[T]) -> Any:
+    if isinstance(messages, AsyncIterable):
+        async for message in messages:
+            yield message
+    else:
+        for message in messages:
+            yield message
+
+
+def _cancelled() -> bool:
+    """Whether the running task itself is being cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _short(id: str | None) -> str:
+    return "none" if id is None else f"…{id[-6:]}"

@@ -1,0 +1,1 @@
+"""Retries: taken in, stored, due, published again, and only then removed."""

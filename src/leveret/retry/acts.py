@@ -1,0 +1,139 @@
+"""Acts on what waits: written into the store by whoever asks, obeyed by the holder of the lease (O1)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from leveret.core import envelope
+from leveret.core.errors import LeveretError, StoreUnavailable
+from leveret.core.retry_entry import Due, RetryEntry
+from leveret.pipeline.parts import Parts
+from leveret.ports import Acknowledged, Act, Grant
+from leveret.retry.asking import filter_of
+from leveret.retry.dispatch import Dispatch
+
+VERBS: Final = (
+    "retries.now", "retries.cancel", "retries.reschedule", "retries.hold", "retries.release", "retries.move",
+)  # fmt: skip
+
+#: Rows that are changed in one transaction.
+BATCH = 500
+
+
+class RetryActs:
+    """Obeys acts on retries."""
+
+    def __init__(self, parts: Parts, dispatch: Dispatch | None) -> None:
+        self._parts = parts
+        self._store = parts.store
+        #: None where the acts are done without republishing (`--here`).
+        self._dispatch = dispatch
+        self._namespace = parts.names.namespace
+
+    async def obey(self, grant: Grant) -> int:
+        """Do what was asked and is not done yet. Returns how many acts."""
+        acts = await self._store.asked(self._namespace, VERBS)
+        for act in acts:
+            try:
+                report = await self._do(act, grant)
+            except (StoreUnavailable, ConnectionError):
+                raise
+            except (LeveretError, ValueError, TypeError, KeyError) as error:
+                report = Acknowledged(self._parts.holder, 0, 0, (f"could not be done: {error}",), True)
+            await self._store.report(act.id, report)
+        return len(acts)
+
+    async def _do(self, act: Act, grant: Grant) -> Acknowledged:
+        wanted = filter_of(act.arguments, self._namespace)
+        if not wanted.names_something:
+            return Acknowledged(
+                self._parts.holder, 0, 0, ("it names no retries; acts never take nothing",), True
+            )
+        asked = done = late = 0
+        after: str | None = None
+        chosen: list[RetryEntry] = []
+        # Chosen first, changed after: what is changed moves in the order that is paged through.
+        while True:
+            page, after = await self._store.entries(wanted, limit=BATCH, after=after)
+            chosen += page
+            if after is None:
+                break
+        for start in range(0, len(chosen), BATCH):
+            batch = chosen[start : start + BATCH]
+            asked += len(batch)
+            under_way = self._dispatch.under_way if self._dispatch is not None else ()
+            free = [entry for entry in batch if entry.key not in under_way]
+            late += len(batch) - len(free)
+            done += await self._change(act, free, grant)
+        notes = []
+        if late:
+            notes.append(f"{late} too late: being published at this moment")
+        if asked - late - done:
+            notes.append(f"{asked - late - done} no longer waiting")
+        return Acknowledged(self._parts.holder, asked, done, tuple(notes), True)
+
+    async def _change(self, act: Act, batch: list[RetryEntry], grant: Grant) -> int:
+        rows = [(entry.namespace, entry.key) for entry in batch]
+        if not rows:
+            return 0
+        match act.verb:
+            case "retries.cancel":
+                return await self._cancel(batch, act, grant)
+            case "retries.now":
+                done = await self._store.reschedule(rows, wait=0.0)
+                self._scheduled(batch, 0.0)
+            case "retries.reschedule":
+                due_at = act.arguments.get("due_at")
+                wait = act.arguments.get("wait")
+                done = await self._store.reschedule(rows, due_at=due_at, wait=wait)
+                seconds = wait if due_at is None else due_at - self._parts.world.clock.now()
+                self._scheduled(batch, max(0.0, seconds))
+            case "retries.hold":
+                self._forget(batch)
+                done = await self._store.hold(
+                    rows, held=True, reason=str(act.arguments.get("why", "by hand"))
+                )
+            case "retries.release":
+                done = await self._store.hold(rows, held=False)
+                self._look_again()
+            case "retries.move":
+                done = await self._store.move(rows, queue=str(act.arguments["queue"]))
+                self._look_again()
+            case _:
+                raise ValueError(f"{act.verb!r} is no act on retries")
+        return done
+
+    def _forget(self, batch: list[RetryEntry]) -> None:
+        if self._dispatch is not None:
+            for entry in batch:
+                self._dispatch.schedule.forget(entry.key)
+
+    def _look_again(self) -> None:
+        if self._dispatch is not None:
+            self._dispatch.rescan()
+
+    def _scheduled(self, batch: list[RetryEntry], due_in: float) -> None:
+        for entry in batch:
+            if entry.state != "held" and self._dispatch is not None:
+                self._dispatch.add(Due(entry.key, entry.failure, due_in, entry.queue))
+
+    async def _cancel(self, batch: list[RetryEntry], act: Act, grant: Grant) -> int:
+        """To the dead letters, with the reason `cancelled`: in one transaction, so it is in one place at any time."""
+        whole = await self._store.take(self._namespace, [(e.key, e.failure) for e in batch], grant=grant)
+        held = {entry.key for entry in whole}
+        for entry in batch:
+            if entry.key not in held and entry.state == "held":
+                found = await self._store.entry(self._namespace, entry.retry_id)
+                if found is not None and found.key == entry.key:
+                    whole.append(found)
+        why = str(act.arguments.get("why") or "cancelled")
+        letters = [
+            envelope.letter_of_entry(
+                entry, ending="cancelled", reason=why, letter_id=self._parts.world.new_id(),
+                now=self._parts.world.clock.now(),
+            )
+            for entry in whole
+        ]  # fmt: skip
+        gone = await self._store.bury([(entry.key, entry.failure) for entry in whole], letters, grant=grant)
+        self._forget(batch)
+        return sum(gone)

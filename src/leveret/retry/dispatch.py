@@ -1,0 +1,419 @@
+"""Dispatch: what is due goes out. Publish, confirmed and not returned, then delete (R1); overdue rows in a lane of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from leveret.core import handover
+from leveret.core.alarm import RETRIES_LATE, RETRY_REPUBLISH_FAILED, RETRY_STORE_UNAVAILABLE, Alarm
+from leveret.core.errors import (
+    LeaseLost,
+    PublishError,
+    PublishTimeout,
+    StoreError,
+    StoreUnavailable,
+    Unroutable,
+)
+from leveret.core.retry_entry import Due, RetryEntry
+from leveret.pipeline.parts import Parts, log
+from leveret.pipeline.publishing import held_backoff
+from leveret.ports import Grant, Timer
+from leveret.retry.lease import LeaseKeeper
+from leveret.retry.republish import Republisher, place
+from leveret.retry.schedule import Schedule
+
+#: Rows in one transaction and one confirm wait, and how many such batches are under way.
+BATCH = 500
+UNDER_WAY = 4
+#: Seconds between steps of the overdue lane.
+LANE_STEP = 0.1
+#: Seconds until a row is looked at again whose earlier failure is still under way.
+ONCE_MORE = 0.02
+#: A queue that is gone is looked for with these waits, the last one for ever.
+BLOCKED_BACKOFF = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0)
+#: Latenesses that are remembered for the percentiles, and failing rows whose tries are counted.
+REMEMBERED = 10_000
+#: Oldest due beyond so many seconds: the WARNING `retries_late`.
+LATE_AFTER = 60.0
+
+
+class Lateness(NamedTuple):
+    """Seconds from due to confirmed, of what was republished lately; all 0 where nothing was."""
+
+    p50: float
+    p99: float
+    max: float
+
+
+class Dispatch:
+    """Republishes what is due while the lease is held."""
+
+    def __init__(
+        self, parts: Parts, republisher: Republisher, keeper: LeaseKeeper, *, overdue_rate: float | None
+    ) -> None:
+        self.schedule = Schedule()
+        self._parts = parts
+        self._clock = parts.world.clock
+        self._store = parts.store
+        self._namespace = parts.names.namespace
+        self._republisher = republisher
+        self._keeper = keeper
+        self._rate = overdue_rate
+        #: Keys being republished right now.
+        self.under_way: set[str] = set()
+        self._woken = asyncio.Event()
+        self._look_overdue = asyncio.Event()
+        self._room = asyncio.Semaphore(UNDER_WAY)
+        self._batches: set[asyncio.Task[None]] = set()
+        self._late: deque[float] = deque(maxlen=REMEMBERED)
+        #: Queues that are gone: how often they were looked for.
+        self._gone: dict[str, int] = {}
+        self._looking: dict[str, Timer] = {}
+        self._tries: OrderedDict[str, int] = OrderedDict()
+        self._failure: asyncio.Future[None] | None = None
+        #: Whether the overdue lane has looked since it was last asked to.
+        self.overdue_done = False
+        self.republished = 0
+
+    # ── From outside ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def add(self, due: Due) -> None:
+        """A row was written, or its time has changed."""
+        self.schedule.add(due, now=self._clock.monotonic())
+        self._woken.set()
+
+    def lateness(self) -> Lateness:
+        """How late republished messages were, lately (R7)."""
+        if not self._late:
+            return Lateness(0.0, 0.0, 0.0)
+        ranked = sorted(self._late)
+        return Lateness(
+            ranked[len(ranked) // 2], ranked[min(len(ranked) - 1, int(len(ranked) * 0.99))], ranked[-1]
+        )
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is due and nothing is under way."""
+        next_in = self.schedule.next_in(self._clock.monotonic())
+        return self.overdue_done and not self.under_way and (next_in is None or next_in > 0)
+
+    # ── The two lanes ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Republish until cancelled.
+
+        Raises:
+            LeaseLost: somebody else holds the lease.
+        """
+        self._failure = asyncio.get_running_loop().create_future()
+        lanes = [asyncio.create_task(self._fresh_lane()), asyncio.create_task(self._overdue_lane())]
+        try:
+            done, _ = await asyncio.wait([*lanes, self._failure], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            under_way = [*lanes, *self._batches]
+            for task in under_way:
+                task.cancel()
+            for timer in self._looking.values():
+                timer.cancel()
+            if under_way:
+                await asyncio.wait(under_way)
+            if self._failure.done() and not self._failure.cancelled():
+                self._failure.exception()
+
+    async def _fresh_lane(self) -> None:
+        while True:
+            now = self._clock.monotonic()
+            if self.schedule.refill_in(now) <= 0:
+                await self._refill()
+                self.overdue_done = False
+                self._look_overdue.set()
+                now = self._clock.monotonic()
+            due_now = self.schedule.pop_due(now, BATCH)
+            rows = [due for due in due_now if due.key not in self.under_way]
+            for due in due_now:
+                if due.key in self.under_way:
+                    # An earlier failure of it is just being removed; it goes right after.
+                    self.schedule.add(due._replace(due_in=ONCE_MORE), now=now)
+            if rows:
+                await self._start(rows)
+                continue
+            next_in = self.schedule.next_in(now)
+            refill_in = self.schedule.refill_in(now)
+            await self._pause(max(0.0, refill_in if next_in is None else min(next_in, refill_in)))
+
+    async def _refill(self) -> None:
+        schedule = self.schedule
+        for wait in held_backoff():
+            now = self._clock.monotonic()
+            try:
+                rows = await self._store.upcoming(
+                    self._namespace,
+                    within=schedule.horizon,
+                    since=schedule.overlooked(now),
+                    limit=schedule.capacity,
+                )
+            except StoreUnavailable as error:
+                await self._store_is_away(error, wait)
+                continue
+            self._store_is_back()
+            schedule.refilled((due for due, _ in rows), now=now, all_of_them=len(rows) < schedule.capacity)
+            return
+
+    async def _overdue_lane(self) -> None:
+        """What was due before we looked: oldest first, at a rate of its own, so that fresh ones are not delayed (R2)."""
+        limit = BATCH if self._rate is None else max(1, min(BATCH, round(self._rate * LANE_STEP)))
+        while True:
+            await self._look_overdue.wait()
+            self._look_overdue.clear()
+            after: tuple[float, str] | None = None
+            oldest = 0.0
+            while True:
+                try:
+                    rows = await self._store.upcoming(self._namespace, within=0, limit=limit, after=after)
+                except StoreUnavailable as error:
+                    await self._store_is_away(error, 1.0)
+                    continue
+                if not rows:
+                    break
+                after = rows[-1][1]
+                due = [
+                    row for row, _ in rows if row.key not in self.under_way and row.key not in self.schedule
+                ]
+                if after is not None and due:
+                    oldest = max(oldest, -due[0].due_in)
+                    self._tell_late(oldest)
+                    await self._start(due)
+                    if self._rate is not None:
+                        await self._clock.sleep(len(due) / self._rate)
+            self._tell_late(0.0)
+            self.overdue_done = not self._look_overdue.is_set()
+
+    async def _pause(self, seconds: float) -> None:
+        timer = self._clock.call_later(seconds, self._woken.set)
+        await self._woken.wait()
+        self._woken.clear()
+        timer.cancel()
+
+    # ── A batch ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _start(self, rows: Sequence[Due]) -> None:
+        self.under_way.update(due.key for due in rows)
+        await self._room.acquire()
+        task = asyncio.create_task(self._batch(rows))
+        self._batches.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._batches.discard(task)
+        self._room.release()
+        self._woken.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if self._failure is not None and not self._failure.done():
+                self._failure.set_exception(error)
+
+    async def _batch(self, rows: Sequence[Due]) -> None:
+        try:
+            open_rows = await self._without_gone(rows)
+            if open_rows:
+                await self._publish(open_rows)
+        finally:
+            self.under_way.difference_update(due.key for due in rows)
+
+    async def _publish(self, rows: Sequence[Due]) -> None:
+        """Take, publish, confirmed and not returned, delete."""
+        taken_at = self._clock.monotonic()
+        try:
+            entries = await self._store.take(
+                self._namespace, [(due.key, due.failure) for due in rows], grant=self._proof()
+            )
+        except StoreUnavailable as error:
+            self._alarm_store(error)
+            for due in rows:
+                self.add(due._replace(due_in=1.0))
+            return
+        self._store_is_back()
+        if self._parts.world.reached is not None:
+            for entry in entries:
+                await self._parts.reach(handover.TAKEN_WHEN_DUE, entry.message_id)
+        answers = await self._republisher.republish(entries, holds=lambda: self._keeper.holds)
+        done: list[RetryEntry] = []
+        failed: list[tuple[RetryEntry, PublishError]] = []
+        for entry, answer in zip(entries, answers, strict=True):
+            if answer is None:
+                done.append(entry)
+            else:
+                failed.append((entry, answer))
+        if done:
+            confirmed_at = self._clock.monotonic()
+            self._late.extend(max(0.0, confirmed_at - taken_at - entry.due_in) for entry in done)
+            await self._remove(done)
+            self.republished += len(done)
+            for entry in done:
+                self._tries.pop(entry.key, None)
+                if not entry.through_exchange and entry.queue in self._gone:
+                    await self._returned(entry.queue)
+            if not failed:
+                self._parts.alarms.resolved(RETRY_REPUBLISH_FAILED, self._namespace)
+        for entry, error in failed:
+            await self._failed(entry, error)
+
+    async def _remove(self, done: Sequence[RetryEntry]) -> None:
+        """Delete what was published: it must not go out again while the store is away."""
+        for wait in held_backoff():
+            try:
+                await self._store.remove(
+                    self._namespace, [(entry.key, entry.failure) for entry in done], grant=self._proof()
+                )
+            except StoreUnavailable as error:
+                await self._store_is_away(error, wait)
+            else:
+                self._store_is_back()
+                return
+
+    async def _failed(self, entry: RetryEntry, error: PublishError) -> None:
+        """It stays stored, and is tried again in this process."""
+        if isinstance(error, PublishTimeout):
+            # The connection that carried it is closed: what is unknown may be repeated now (P9).
+            self.add(Due(entry.key, entry.failure, 1.0, entry.queue))
+            return
+        tries = self._tries.pop(entry.key, 0)
+        self._tries[entry.key] = tries + 1
+        while len(self._tries) > REMEMBERED:
+            self._tries.popitem(last=False)
+        wait = BLOCKED_BACKOFF[min(tries, len(BLOCKED_BACKOFF) - 1)]
+        gone = isinstance(error, Unroutable)
+        reason = f"queue gone: {place(entry)}" if gone else f"refused: {error}"
+        if gone and not entry.through_exchange:
+            self._watch_gone(entry.queue)
+        log.warning(
+            "retry %s cannot be published to %s, again in %g s: %s",
+            entry.retry_id[-6:], place(entry), wait, reason, extra={"action": "blocked"},
+        )  # fmt: skip
+        self._parts.alarms.emit(
+            Alarm(
+                code=RETRY_REPUBLISH_FAILED,
+                title=f"retries for {place(entry)} cannot be published; they stay stored ({reason})",
+                about=self._namespace,
+                fields={"queue": place(entry), "error": str(error)},
+            )
+        )
+        await self._postpone([Due(entry.key, entry.failure, 0.0, entry.queue)], wait, reason)
+
+    async def _postpone(self, rows: Sequence[Due], wait: float, reason: str) -> None:
+        try:
+            await self._store.postpone(
+                self._namespace,
+                [(due.key, due.failure) for due in rows],
+                seconds=wait,
+                blocked=reason,
+                grant=self._proof(),
+            )
+        except StoreUnavailable as error:
+            self._alarm_store(error)
+        for due in rows:
+            self.add(due._replace(due_in=wait))
+
+    # ── Queues that are gone ──────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _without_gone(self, rows: Sequence[Due]) -> list[Due]:
+        """Rows whose queue is not known to be gone; the others are blocked without a try each."""
+        if not self._gone:
+            return list(rows)
+        for queue in sorted({due.queue for due in rows} & self._gone.keys()):
+            wait = BLOCKED_BACKOFF[min(self._gone[queue], len(BLOCKED_BACKOFF) - 1)]
+            await self._postpone([due for due in rows if due.queue == queue], wait, f"queue gone: {queue}")
+        return [due for due in rows if due.queue not in self._gone]
+
+    def _watch_gone(self, queue: str) -> None:
+        if queue in self._looking:
+            return
+        tries = self._gone.setdefault(queue, 0)
+        wait = BLOCKED_BACKOFF[min(tries, len(BLOCKED_BACKOFF) - 1)]
+
+        def look() -> None:
+            task = asyncio.create_task(self._look_for(queue))
+            self._batches.add(task)
+            task.add_done_callback(self._looked)
+
+        self._looking[queue] = self._clock.call_later(wait, look)
+
+    def _looked(self, task: asyncio.Task[None]) -> None:
+        self._batches.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if self._failure is not None and not self._failure.done():
+                self._failure.set_exception(error)
+
+    async def _look_for(self, queue: str) -> None:
+        self._looking.pop(queue, None)
+        try:
+            there = await self._parts.transport.queue_state(queue) is not None
+            if there:
+                await self._returned(queue)
+        except (StoreError, OSError) as error:
+            if isinstance(error, LeaseLost):
+                raise
+            there = False
+        if not there:
+            self._gone[queue] = self._gone.get(queue, 0) + 1
+            self._watch_gone(queue)
+
+    async def _returned(self, queue: str) -> None:
+        """The queue is back: all that was blocked for it goes."""
+        released = await self._store.unblock(self._namespace, queue, grant=self._proof())
+        self._gone.pop(queue, None)
+        timer = self._looking.pop(queue, None)
+        if timer is not None:
+            timer.cancel()
+        self._parts.alarms.resolved(RETRY_REPUBLISH_FAILED, self._namespace)
+        log.info("%s is back; %d blocked retries go", queue, released, extra={"action": "unblocked"})
+        self.rescan()
+
+    def rescan(self) -> None:
+        """Times have changed in the store: forget what was loaded, and look again."""
+        self.schedule = Schedule()
+        self.overdue_done = False
+        self._look_overdue.set()
+        self._woken.set()
+
+    # ── The store, and what is told ───────────────────────────────────────────────────────────────────────────────────
+
+    def _proof(self) -> Grant:
+        grant = self._keeper.grant
+        if grant is None:
+            raise LeaseLost("the lease is not held any more")
+        return grant
+
+    async def _store_is_away(self, error: StoreUnavailable, wait: float) -> None:
+        self._alarm_store(error)
+        await self._clock.sleep(wait)
+
+    def _alarm_store(self, error: StoreUnavailable) -> None:
+        self._parts.alarms.emit(
+            Alarm(
+                code=RETRY_STORE_UNAVAILABLE,
+                title=f"retries of {self._namespace} cannot be read or removed; nothing is published blindly",
+                about=self._namespace,
+                fields={"store": self._store.display, "error": str(error)},
+            )
+        )
+
+    def _store_is_back(self) -> None:
+        self._parts.alarms.resolved(RETRY_STORE_UNAVAILABLE, self._namespace)
+
+    def _tell_late(self, seconds: float) -> None:
+        if seconds > LATE_AFTER:
+            self._parts.alarms.emit(
+                Alarm(
+                    code=RETRIES_LATE,
+                    title=f"the oldest retry of {self._namespace} is {seconds:.0f} s overdue",
+                    about=self._namespace,
+                    fields={"oldest_overdue_seconds": round(seconds, 1)},
+                )
+            )
+        else:
+            self._parts.alarms.resolved(RETRIES_LATE, self._namespace)

@@ -1,0 +1,79 @@
+"""Republishing: what is due goes out, pipelined, each checked against the lease right before its hand-over to the socket."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from leveret.core import handover
+from leveret.core.errors import LeaseLost, PublishError
+from leveret.core.message import Outgoing
+from leveret.core.properties import Properties
+from leveret.core.retry_entry import RetryEntry
+from leveret.pipeline.parts import Parts
+
+
+class Republisher(Protocol):
+    """Publishes entries that are due."""
+
+    async def republish(
+        self, entries: Sequence[RetryEntry], *, holds: Callable[[], bool]
+    ) -> list[PublishError | None]:
+        """Publish them; for each: None once confirmed and not returned, else what was answered.
+
+        Raises:
+            LeaseLost: *holds* said no before one of them went out.
+        """
+
+
+class TransportRepublisher:
+    """Republishes through the transport: straight to the queue that failed it, or to the exchange where it asks for that."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def republish(
+        self, entries: Sequence[RetryEntry], *, holds: Callable[[], bool]
+    ) -> list[PublishError | None]:
+        """Send all, then wait for all answers. A refused one takes no other along."""
+        transport = self._parts.transport
+        probing = self._parts.world.reached is not None
+        answers: list[asyncio.Future[None]] = []
+        for entry in entries:
+            # What lies in a buffer of ours could still go out after the lease is over; what the socket has is on its way.
+            while not transport.sendable or transport.buffered:
+                await transport.ready()
+                await transport.drained()
+            if not holds():
+                raise LeaseLost(
+                    "the lease ended while entries were being republished; the next holder has the rest"
+                )
+            answers.append(transport.send(outgoing(entry)))
+            if probing:
+                await self._parts.reach(handover.REPUBLISH_SENT, entry.message_id)
+        told: list[PublishError | None] = []
+        for entry, answer in zip(entries, answers, strict=True):
+            try:
+                await answer
+            except PublishError as error:
+                told.append(error)
+            else:
+                told.append(None)
+                if probing:
+                    await self._parts.reach(handover.REPUBLISH_CONFIRMED, entry.message_id)
+        return told
+
+
+def outgoing(entry: RetryEntry) -> Outgoing:
+    """What goes out when *entry* is due."""
+    properties = Properties(entry.properties)
+    body = entry.body or b""
+    if entry.through_exchange:
+        return Outgoing(entry.exchange, entry.routing_key, body, properties)
+    return Outgoing("", entry.queue, body, properties)
+
+
+def place(entry: RetryEntry) -> str:
+    """Where *entry* goes, for people: a queue's name, or exchange/routing key."""
+    return f"{entry.exchange}/{entry.routing_key}" if entry.through_exchange else entry.queue

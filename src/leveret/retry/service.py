@@ -1,0 +1,177 @@
+"""RetryService: who keeps soft-failed messages until they are due. It works while it holds the lease, and stands by otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from leveret.core.errors import LeaseLost, StoreUnavailable
+from leveret.pipeline.parts import Parts, log
+from leveret.pipeline.publishing import Publisher
+from leveret.ports import Grant
+from leveret.retry.acts import RetryActs
+from leveret.retry.dispatch import Dispatch, Lateness
+from leveret.retry.intake import Intake
+from leveret.retry.lease import LeaseKeeper, Standing
+from leveret.retry.republish import TransportRepublisher
+
+#: Seconds between looks for acts in the store, where nobody in this process nudges.
+ACTS_EVERY = 0.5
+
+
+class TermService:
+    """Works while it holds a lease: one term of work after another, each from scratch.
+
+    A subclass gives `work`, which runs until it is cancelled (the lease went, or we stop) or raises.
+    """
+
+    def __init__(self, parts: Parts, *, lease: str, ttl: float) -> None:
+        self.parts = parts
+        self.nudged = asyncio.Event()
+        self.keeper = LeaseKeeper(
+            parts.store.lease(f"{parts.names.namespace}/{lease}"),
+            holder=parts.holder,
+            ttl=ttl,
+            clock=parts.world.clock,
+            gained=self._gained,
+            lost=self._lost,
+        )
+        self._lease = lease
+        self._work: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def working(self) -> bool:
+        """Whether it holds the lease and works."""
+        return self._work is not None
+
+    async def work(self, grant: Grant) -> None:
+        """One term of work."""
+        raise AssertionError(f"{type(self).__name__} does not say how to work")
+
+    def start(self) -> None:
+        """Ask for the lease, and work whenever it is held."""
+        self.keeper.start()
+
+    async def standing(self) -> Standing:
+        """Who holds the lease."""
+        return await self.keeper.standing()
+
+    def _gained(self, grant: Grant) -> None:
+        log.info("%s holds the lease of the %s (term %d)", self.parts.holder, self._lease, grant.term)
+        self._work = asyncio.create_task(
+            self._term(grant, self._work), name=f"leveret {self._lease} term {grant.term}"
+        )
+
+    def _lost(self, why: str) -> None:
+        log.info("%s no longer works as %s: %s", self.parts.holder, self._lease, why)
+        if self._work is not None:
+            self._work.cancel()
+
+    async def _term(self, grant: Grant, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        try:
+            while True:
+                try:
+                    await self.work(grant)
+                except LeaseLost as error:
+                    log.warning("%s: %s", self._lease, error)
+                    # The keeper finds out at its next renewal, and ends this term or starts another.
+                    await self.parts.world.clock.sleep(1.0)
+                except StoreUnavailable as error:
+                    log.warning("%s: the store is away: %s", self._lease, error)
+                    await self.parts.world.clock.sleep(1.0)
+                except Exception:
+                    log.exception("%s failed; it starts over in a second", self._lease)
+                    await self.parts.world.clock.sleep(1.0)
+        finally:
+            if self._work is asyncio.current_task():
+                self._work = None
+
+    async def stop(self, *, release: bool = True) -> None:
+        """Stop working, then give up the lease."""
+        work = self._work
+        if work is not None:
+            work.cancel()
+            await asyncio.wait([work])
+        await self.keeper.stop(release=release)
+        work = self._work
+        if work is not None:
+            work.cancel()
+            await asyncio.wait([work])
+
+    async def act_when_asked(self, obey: Callable[[Grant], object], every: float) -> None:
+        """Look for acts, again and again, until cancelled."""
+        while True:
+            grant = self.keeper.grant
+            if grant is not None:
+                await obey(grant)  # type: ignore[misc]
+            self.nudged.clear()
+            timer = self.parts.world.clock.call_later(every, self.nudged.set)
+            await self.nudged.wait()
+            timer.cancel()
+
+
+async def all_until_one_ends(works: Sequence[asyncio.Task[None]]) -> None:
+    """Run these side by side; the first that raises ends all, and cancelling this cancels all."""
+    try:
+        done, _ = await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in works:
+            task.cancel()
+        await asyncio.wait(works)
+
+
+class RetryService(TermService):
+    """The retry worker of one namespace: intake, schedule, republish, acts."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        publisher: Publisher,
+        *,
+        ttl: float,
+        overdue_rate: float | None,
+        acts_every: float = ACTS_EVERY,
+    ) -> None:
+        super().__init__(parts, lease="retry", ttl=ttl)
+        self._publisher = publisher
+        self._overdue_rate = overdue_rate
+        self._acts_every = acts_every
+        self.dispatch: Dispatch | None = None
+        self.intake: Intake | None = None
+
+    async def work(self, grant: Grant) -> None:
+        """Take envelopes in, let what is due out, obey acts."""
+        dispatch = Dispatch(
+            self.parts, TransportRepublisher(self.parts), self.keeper, overdue_rate=self._overdue_rate
+        )
+        intake = Intake(self.parts, self._publisher, scheduled=dispatch.add)
+        self.dispatch, self.intake = dispatch, intake
+        acts = RetryActs(self.parts, dispatch)
+        try:
+            await all_until_one_ends([
+                asyncio.create_task(intake.run()),
+                asyncio.create_task(dispatch.run()),
+                asyncio.create_task(self.act_when_asked(acts.obey, self._acts_every)),
+            ])  # fmt: skip
+        finally:
+            self.dispatch = self.intake = None
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is in hand and nothing is due."""
+        return (
+            self.dispatch is not None
+            and self.intake is not None
+            and self.intake.in_hand == 0
+            and self.dispatch.quiet
+        )
+
+    def lateness(self) -> Lateness:
+        """How late republished messages were in this term."""
+        return self.dispatch.lateness() if self.dispatch is not None else Lateness(0.0, 0.0, 0.0)

@@ -1,0 +1,242 @@
+"""Runner: an open app at work. Workers, suspects, retry worker and keeper, signals, and a graceful stop (P7)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from leveret.core.policy import RetryPolicy
+from leveret.dead_letters.keeper import Keeper
+from leveret.pipeline.consumer import WorkerConsumer
+from leveret.pipeline.delivery import Road
+from leveret.pipeline.gate import Gate
+from leveret.pipeline.parts import Parts, log
+from leveret.pipeline.publishing import Publisher
+from leveret.pipeline.suspects import Suspects
+from leveret.pipeline.worker import WorkerSpec
+from leveret.ports import Threads
+from leveret.retry.service import ACTS_EVERY, RetryService
+
+#: Seconds between looks whether everything is idle.
+IDLE_LOOK = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPlan:
+    """A worker as it runs: its declaration with what operators have set, and its policy."""
+
+    spec: WorkerSpec
+    policy: RetryPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """How the services of a process behave."""
+
+    grace: float = 30.0
+    lease_ttl: float = 30.0
+    overdue_rate: float | None = 1000.0
+    acts_every: float = ACTS_EVERY
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What a graceful stop came to."""
+
+    #: Messages whose handlers were finished within the grace.
+    finished: int
+    #: Messages that went back to their queues without having been started.
+    returned: int
+    #: Messages whose handlers were ended; the broker delivers them again.
+    dropped: int
+
+
+class Runner:
+    """Works for an open app, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        publisher: Publisher,
+        plans: Sequence[WorkerPlan],
+        *,
+        state: Any,
+        retry_worker: bool,
+        keeper: bool,
+        knobs: Knobs,
+    ) -> None:
+        self._parts = parts
+        self._knobs = knobs
+        gate = Gate()
+        self._threads: list[Threads] = []
+        roads = [
+            Road(
+                plan.spec,
+                parts,
+                publisher,
+                gate,
+                policy=plan.policy,
+                threads=self._threads_for(plan.spec),
+                state=state,
+            )
+            for plan in plans
+        ]
+        self.consumers = [WorkerConsumer(road, parts) for road in roads]
+        self.suspects = Suspects(roads, parts)
+        self.retry_service = (
+            RetryService(
+                parts,
+                publisher,
+                ttl=knobs.lease_ttl,
+                overdue_rate=knobs.overdue_rate,
+                acts_every=knobs.acts_every,
+            )
+            if retry_worker
+            else None
+        )
+        self.keeper = Keeper(parts, ttl=knobs.lease_ttl, acts_every=knobs.acts_every) if keeper else None
+
+    def _threads_for(self, spec: WorkerSpec) -> Threads | None:
+        if spec.is_async:
+            return None
+        threads = self._parts.world.threads(spec.concurrency, f"leveret-{spec.name}")
+        self._threads.append(threads)
+        return threads
+
+    async def start(self) -> None:
+        """Begin: first those who keep what fails, then the workers."""
+        for service in (self.retry_service, self.keeper):
+            if service is not None:
+                service.start()
+        for consumer in self.consumers:
+            await consumer.start()
+        if self.consumers:
+            self.suspects.start()
+
+    def nudge(self) -> None:
+        """An act was written: the holder, if it is here, looks at once."""
+        for service in (self.retry_service, self.keeper):
+            if service is not None:
+                service.nudged.set()
+
+    @property
+    def in_hand(self) -> int:
+        """Messages in hand."""
+        return sum(consumer.in_hand for consumer in self.consumers) + self.suspects.in_hand
+
+    @property
+    def running(self) -> int:
+        """Messages in a handler, or in a step after it."""
+        return sum(consumer.running for consumer in self.consumers) + self.suspects.in_hand
+
+    async def idle(self) -> bool:
+        """Whether every queue is empty, nothing runs and nothing waits."""
+        if self.in_hand:
+            return False
+        names = self._parts.names
+        queues = [names.retry_queue, names.dead_letters]
+        for consumer in self.consumers:
+            queues += [consumer.road.queue, names.suspects(consumer.road.spec.name)]
+        for queue in queues:
+            state = await self._parts.transport.queue_state(queue)
+            if state is not None and state.ready:
+                if queue == names.dead_letters and self.keeper is None:
+                    continue
+                return False
+        if self.keeper is not None and self.keeper.working and not self.keeper.quiet:
+            return False
+        from leveret.core.retry_entry import Filter
+
+        if self.retry_service is not None and self.retry_service.working and not self.retry_service.quiet:
+            return False
+        return (
+            await self._parts.store.count_entries(Filter(namespace=names.namespace)) == 0 and not self.in_hand
+        )
+
+    async def until_idle(self) -> None:
+        """Return once everything is idle: twice in a row, so that nothing was just passing from hand to hand."""
+        quiet = 0
+        while quiet < 2:
+            quiet = quiet + 1 if await self.idle() else 0
+            await self._parts.world.clock.sleep(IDLE_LOOK)
+
+    async def stop(self, stopping: Callable[[int], object] = lambda running: None) -> Stopped:
+        """Stop taking, return what has not started, finish what runs within the grace, release the leases.
+
+        Args:
+            stopping: told how many still run.
+        """
+        await self.suspects.stop()
+        returned = sum([await consumer.stop() for consumer in self.consumers])
+        running = self.running
+        stopping(running)
+        dropped = 0
+        finishing = [asyncio.ensure_future(consumer.finish()) for consumer in self.consumers]
+        finishing.append(asyncio.ensure_future(self.suspects.finish()))
+        late = asyncio.get_running_loop().create_future()
+        timer = self._parts.world.clock.call_later(
+            self._knobs.grace, lambda: late.done() or late.set_result(None)
+        )
+        everything = asyncio.gather(*finishing)
+        try:
+            await asyncio.wait([everything, late], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            late.cancel()
+            if not everything.done():
+                everything.cancel()
+                dropped = sum([await consumer.drop() for consumer in self.consumers])
+                dropped += await self.suspects.drop()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await everything
+            for service in (self.retry_service, self.keeper):
+                if service is not None:
+                    await service.stop()
+            for threads in self._threads:
+                threads.close()
+        return Stopped(running - dropped, returned, dropped)
+
+    async def drop(self) -> None:
+        """End everything at once, as a kill would: nothing is acked, no lease is released."""
+        for consumer in self.consumers:
+            await consumer.drop()
+        await self.suspects.drop()
+        for service in (self.retry_service, self.keeper):
+            if service is not None:
+                await service.stop(release=False)
+
+
+@contextlib.asynccontextmanager
+async def on_signals(stop: Callable[[], object], *, wanted: bool) -> AsyncIterator[None]:
+    """Let SIGINT and SIGTERM call *stop*; a second one ends the process at once, with nothing acked that was not done."""
+    loop = asyncio.get_running_loop()
+    if not wanted or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    seen = False
+
+    def received(number: int) -> None:
+        nonlocal seen
+        if seen:
+            log.warning("second signal: stopped at once; what was in hand is delivered again")
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(128 + number)
+        seen = True
+        stop()
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, received, number)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

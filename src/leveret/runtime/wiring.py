@@ -1,0 +1,49 @@
+"""Wiring: from a URL to the adapter that speaks its protocol. The only module that knows the adapters, imported late."""
+
+from __future__ import annotations
+
+from leveret.core.errors import NotSupported
+from leveret.core.urls import BrokerUrl, StoreUrl
+from leveret.ports import Alarms, Store, Transport, World
+
+
+def make_transport(url: BrokerUrl, world: World) -> Transport:
+    """The transport of a broker's URL, not connected yet.
+
+    Raises:
+        NotSupported: this release does not speak that protocol.
+    """
+    if url.scheme == "memory":
+        from leveret.transports.memory import MemoryTransport
+        from leveret.transports.memory_broker import MemoryBroker
+
+        return MemoryTransport(MemoryBroker.named(url.name) if url.name else MemoryBroker(), world=world)
+    raise NotSupported(
+        f"{url}: this release of leveret speaks memory:// only; RabbitMQ comes with the next one. Nothing was started."
+    )
+
+
+def make_store(url: StoreUrl, world: World) -> Store:
+    """The store of a URL, not opened yet.
+
+    Raises:
+        NotSupported: this release does not speak that protocol.
+    """
+    if url.kind == "sqlite":
+        from leveret.stores.sqlite.store import SqliteStore
+
+        return SqliteStore(url.path, clock=world.clock)
+    if url.kind == "memory":
+        from leveret.stores.memory.store import MemoryStore
+
+        return MemoryStore(clock=world.clock)
+    raise NotSupported(
+        f"{url}: this release of leveret keeps its messages in sqlite:// or memory://. Nothing was started."
+    )
+
+
+def make_alarms(world: World) -> Alarms:
+    """Where alarms go."""
+    from leveret.alarms.log_alarms import LogAlarms
+
+    return LogAlarms(world.clock)

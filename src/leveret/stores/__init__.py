@@ -1,0 +1,1 @@
+"""Stores: where retries and dead letters lie, each with its lease. One file a technology; none imports another."""

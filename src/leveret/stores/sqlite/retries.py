@@ -1,0 +1,331 @@
+"""What waits, in SQLite. Every call is one transaction; none of the frequent ones looks at more rows than it names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from leveret.core.retry_entry import Due
+from leveret.ports import Placed
+from leveret.stores import cursors
+from leveret.stores.intake import due_time, several_have, shown
+from leveret.stores.sqlite.columns import (
+    AFTER_ALL,
+    KEEP_LETTER,
+    NEVER,
+    RETRY,
+    RETRY_WHOLE,
+    exact,
+    letter_row,
+    marks,
+    retry_of,
+    retry_row,
+    text_of,
+)
+from leveret.stores.sqlite.filters import RETRIES, condition, named_by
+from leveret.stores.sqlite.lease import check_grant
+from leveret.stores.sqlite.namespaces import namespaces_of
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Sequence
+
+    from leveret.core.dead_letter import DeadLetter
+    from leveret.core.retry_entry import Filter, RetryEntry
+    from leveret.ports import Clock, Grant
+    from leveret.stores.sqlite.file import SqliteFile
+
+
+#: A held row stays held when its message fails again: a person holds it, and a person releases it.
+_PUT = f"""
+    INSERT INTO retry ({RETRY_WHOLE}) VALUES ({marks(RETRY_WHOLE)})
+    ON CONFLICT (namespace, key) DO UPDATE SET
+        failure = excluded.failure,
+        due_at = excluded.due_at,
+        try_at = CASE WHEN state = 'held' THEN 9e999 ELSE excluded.try_at END,
+        state_reason = CASE WHEN state = 'held' THEN state_reason ELSE excluded.state_reason END,
+        state = CASE WHEN state = 'held' THEN 'held' ELSE excluded.state END,
+        {
+    ", ".join(
+        f"{name} = excluded.{name}"
+        for name in map(str.strip, RETRY_WHOLE.split(","))
+        if name not in {"namespace", "key", "failure", "due_at", "try_at", "state_reason", "state"}
+    )
+}
+    WHERE excluded.failure > retry.failure
+"""  # noqa: S608 - column names of ours
+
+_UPCOMING = """
+    SELECT key, failure, try_at, queue FROM retry
+    WHERE namespace = ? AND (try_at, key) > (?, ?) AND try_at <= ? AND try_at < 9e999
+    ORDER BY try_at, key LIMIT ?
+"""
+
+
+class SqliteRetries:
+    """The retry part of the SQLite store."""
+
+    file: SqliteFile
+    clock: Clock
+
+    async def put(self, entries: Sequence[RetryEntry]) -> list[Placed]:
+        """Write entries; a key that waits already is replaced by a higher failure number only."""
+
+        def ask(connection: sqlite3.Connection) -> list[Placed]:
+            now = self.clock.now()
+            placed = []
+            for entry in entries:
+                row = retry_row(entry, now)
+                if connection.execute(_PUT, row).rowcount:
+                    placed.append(Placed(True, row[4] - now))
+                else:
+                    due_at, try_at = connection.execute(
+                        "SELECT due_at, try_at FROM retry WHERE namespace = ? AND key = ?", row[:2]
+                    ).fetchone()
+                    placed.append(Placed(False, (due_at if try_at == NEVER else try_at) - now))
+            return placed
+
+        return await self.file.write(ask)
+
+    async def upcoming(
+        self,
+        namespace: str,
+        *,
+        within: float,
+        limit: int,
+        since: float | None = None,
+        after: tuple[float, str] | None = None,
+    ) -> list[tuple[Due, tuple[float, str]]]:
+        """Rows that are due within so many seconds, the longest due first, each with a cursor for *after*."""
+        time, key = after if after is not None else (-NEVER, "")
+
+        def ask(connection: sqlite3.Connection) -> list[tuple[Due, tuple[float, str]]]:
+            now = self.clock.now()
+            start = (time, exact(key))
+            if since is not None and now - since > time:
+                # No key sorts before an empty one, so this leaves nothing out that became due at that very time.
+                start = (now - since, "")
+            found = connection.execute(_UPCOMING, (exact(namespace), *start, now + within, limit))
+            return [
+                (Due(text_of(key), failure, try_at - now, text_of(queue)), (try_at, text_of(key)))
+                for key, failure, try_at, queue in found
+            ]
+
+        return await self.file.read(ask)
+
+    async def next_due(self, namespace: str) -> float | None:
+        """Seconds until the next row may be tried, negative where one is overdue, None where nothing waits."""
+
+        def ask(connection: sqlite3.Connection) -> float | None:
+            row = connection.execute(
+                "SELECT try_at FROM retry WHERE namespace = ? AND try_at < 9e999 ORDER BY try_at LIMIT 1",
+                (exact(namespace),),
+            ).fetchone()
+            return None if row is None else float(row[0]) - self.clock.now()
+
+        return await self.file.read(ask)
+
+    async def take(
+        self, namespace: str, rows: Sequence[tuple[str, int]], *, grant: Grant | None = None
+    ) -> list[RetryEntry]:
+        """The whole entries of these (key, failure) rows, those that still carry that failure and are not held."""
+
+        def ask(connection: sqlite3.Connection) -> list[RetryEntry]:
+            check_grant(connection, grant)
+            now = self.clock.now()
+            sql = (
+                f"SELECT {RETRY_WHOLE} FROM retry"  # noqa: S608
+                " WHERE namespace = ? AND key = ? AND failure = ? AND state <> 'held'"
+            )
+            found = (
+                connection.execute(sql, (exact(namespace), exact(key), failure)).fetchone()
+                for key, failure in rows
+            )
+            return [retry_of(row, now) for row in found if row is not None]
+
+        return await self.file.read(ask)
+
+    async def remove(
+        self, namespace: str, rows: Sequence[tuple[str, int]], *, grant: Grant | None = None
+    ) -> int:
+        """Delete these (key, failure) rows, those that still carry that failure. Returns how many."""
+
+        def ask(connection: sqlite3.Connection) -> int:
+            check_grant(connection, grant)
+            return connection.executemany(
+                "DELETE FROM retry WHERE namespace = ? AND key = ? AND failure = ?",
+                [(exact(namespace), exact(key), failure) for key, failure in rows],
+            ).rowcount
+
+        return max(0, await self.file.write(ask)) if rows or grant else 0
+
+    async def postpone(
+        self,
+        namespace: str,
+        rows: Sequence[tuple[str, int]],
+        *,
+        seconds: float,
+        blocked: str | None = None,
+        grant: Grant | None = None,
+    ) -> None:
+        """Try these rows again after so many seconds; `due_at` stays. *blocked*: the reason that listings show."""
+        state, reason = ("waiting", "") if blocked is None else ("blocked", shown(blocked))
+
+        def ask(connection: sqlite3.Connection) -> None:
+            check_grant(connection, grant)
+            try_at = self.clock.now() + seconds
+            connection.executemany(
+                "UPDATE retry SET try_at = ?, state = ?, state_reason = ?"
+                " WHERE namespace = ? AND key = ? AND failure = ? AND state <> 'held'",
+                [(try_at, state, reason, exact(namespace), exact(key), failure) for key, failure in rows],
+            )
+
+        await self.file.write(ask)
+
+    async def unblock(self, namespace: str, queue: str, *, grant: Grant | None = None) -> int:
+        """Let every blocked row of that queue be tried at once. Returns how many."""
+
+        def ask(connection: sqlite3.Connection) -> int:
+            check_grant(connection, grant)
+            return connection.execute(
+                "UPDATE retry SET state = 'waiting', state_reason = '', try_at = due_at"
+                " WHERE namespace = ? AND queue = ? AND state = 'blocked'",
+                (exact(namespace), exact(queue)),
+            ).rowcount
+
+        return await self.file.write(ask)
+
+    async def reschedule(
+        self, rows: Sequence[tuple[str, str]], *, due_at: float | None = None, wait: float | None = None
+    ) -> int:
+        """Set when these (namespace, key) rows are due: at a time, or so many seconds from now. Also unblocks them."""
+        due_time(0.0, due_at=due_at, wait=wait)
+
+        def ask(connection: sqlite3.Connection) -> int:
+            time = due_time(self.clock.now(), due_at=due_at, wait=wait)
+            return connection.executemany(
+                "UPDATE retry SET due_at = ?,"
+                " try_at = CASE WHEN state = 'held' THEN try_at ELSE ? END,"
+                " state_reason = CASE WHEN state = 'held' THEN state_reason ELSE '' END,"
+                " state = CASE WHEN state = 'held' THEN state ELSE 'waiting' END"
+                " WHERE namespace = ? AND key = ?",
+                [(time, time, exact(namespace), exact(key)) for namespace, key in rows],
+            ).rowcount
+
+        return max(0, await self.file.write(ask))
+
+    async def hold(self, rows: Sequence[tuple[str, str]], *, held: bool, reason: str = "") -> int:
+        """Hold these (namespace, key) rows, or release them. Held rows are never due. Returns how many changed."""
+        if held:
+            sql = "UPDATE retry SET state = 'held', state_reason = ?, try_at = 9e999 WHERE state <> 'held'"
+        else:
+            sql = "UPDATE retry SET state = 'waiting', state_reason = ?, try_at = due_at WHERE state = 'held'"
+        words = shown(reason) if held else ""
+
+        def ask(connection: sqlite3.Connection) -> int:
+            return connection.executemany(
+                f"{sql} AND namespace = ? AND key = ?",
+                [(words, exact(namespace), exact(key)) for namespace, key in rows],
+            ).rowcount
+
+        return max(0, await self.file.write(ask))
+
+    async def move(self, rows: Sequence[tuple[str, str]], *, queue: str) -> int:
+        """Let these (namespace, key) rows go to another queue; keys and retry ids stay. Also unblocks them."""
+
+        def ask(connection: sqlite3.Connection) -> int:
+            return connection.executemany(
+                "UPDATE retry SET queue = ?, through_exchange = 0,"
+                " try_at = CASE WHEN state = 'blocked' THEN due_at ELSE try_at END,"
+                " state_reason = CASE WHEN state = 'blocked' THEN '' ELSE state_reason END,"
+                " state = CASE WHEN state = 'blocked' THEN 'waiting' ELSE state END"
+                " WHERE namespace = ? AND key = ?",
+                [(exact(queue), exact(namespace), exact(key)) for namespace, key in rows],
+            ).rowcount
+
+        return max(0, await self.file.write(ask))
+
+    async def bury(
+        self, rows: Sequence[tuple[str, int]], letters: Sequence[DeadLetter], *, grant: Grant | None = None
+    ) -> list[bool]:
+        """Turn each (key, failure) row, of its letter's namespace, into that dead letter, in one transaction."""
+
+        def ask(connection: sqlite3.Connection) -> list[bool]:
+            check_grant(connection, grant)
+            there = []
+            for (key, failure), letter in zip(rows, letters, strict=True):
+                row = letter_row(letter)
+                gone = connection.execute(
+                    "DELETE FROM retry WHERE namespace = ? AND key = ? AND failure = ?",
+                    (row[0], exact(key), failure),
+                ).rowcount
+                if gone:
+                    connection.execute(KEEP_LETTER, row)
+                there.append(bool(gone))
+            return there
+
+        return await self.file.write(ask)
+
+    async def entries(
+        self, wanted: Filter, *, limit: int, after: str | None = None
+    ) -> tuple[list[RetryEntry], str | None]:
+        """A page of what waits, the next due first, without bodies; and a cursor for the next page, or None."""
+        start = (-NEVER, "", "") if after is None else cursors.read(after)
+
+        def ask(connection: sqlite3.Connection) -> tuple[list[RetryEntry], str | None]:
+            asked = condition(wanted, RETRIES)
+            sql = (
+                f"SELECT {RETRY} FROM retry WHERE namespace = ? AND (try_at, key) > (?, ?) AND {asked.sql}"  # noqa: S608
+                " ORDER BY try_at, key LIMIT ?"
+            )
+            pages: list[tuple[float, str, str, tuple[Any, ...]]] = []
+            for namespace in namespaces_of(connection, "retry", wanted.namespace):
+                # At the very time of the cursor, namespaces before its own are done with, and those behind it are not.
+                key = exact(start[2]) if namespace == start[1] else "" if namespace > start[1] else AFTER_ALL
+                found = connection.execute(sql, (exact(namespace), start[0], key, *asked.values, limit + 1))
+                pages += [(row[5], namespace, text_of(row[1]), row) for row in found]
+            if wanted.namespace is None:
+                pages.sort(key=lambda each: each[:3])
+            now = self.clock.now()
+            more = cursors.written(*pages[limit - 1][:3]) if len(pages) > limit else None
+            return [retry_of(row, now) for *_, row in pages[:limit]], more
+
+        return await self.file.read(ask)
+
+    async def count_entries(self, wanted: Filter, *, overdue: bool = False) -> int:
+        """How many wait; *overdue*: only those whose time has come."""
+
+        def ask(connection: sqlite3.Connection) -> int:
+            asked = condition(wanted, RETRIES)
+            if wanted.namespace is not None:
+                asked.add("namespace = ?", exact(wanted.namespace))
+            if overdue:
+                asked.add("try_at <= ?", self.clock.now())
+            sql = f"SELECT count(*) FROM retry WHERE {asked.sql}"  # noqa: S608
+            return int(connection.execute(sql, asked.values).fetchone()[0])
+
+        return await self.file.read(ask)
+
+    async def entry(self, namespace: str | None, id: str) -> RetryEntry | None:
+        """One entry, with its body, by retry id or message id, or a unique ending of six characters or more."""
+
+        def ask(connection: sqlite3.Connection) -> RetryEntry | None:
+            asked = named_by(id, RETRIES)
+            if namespace is not None:
+                asked.add("namespace = ?", exact(namespace))
+            found = connection.execute(
+                f"SELECT rowid, retry_id, key FROM retry WHERE {asked.sql}",  # noqa: S608
+                asked.values,
+            ).fetchall()
+            in_full = [each for each in found if text_of(each[1]) == id]
+            if len(in_full) == 1:
+                found = in_full
+            if len(found) > 1:
+                raise several_have(
+                    "retries", id, (f"{text_of(each[1])} ({text_of(each[2])})" for each in found)
+                )
+            for rowid, *_ in found:
+                sql = f"SELECT {RETRY_WHOLE} FROM retry WHERE rowid = ?"  # noqa: S608
+                return retry_of(connection.execute(sql, (rowid,)).fetchone(), self.clock.now())
+            return None
+
+        return await self.file.read(ask)

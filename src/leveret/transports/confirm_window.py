@@ -1,0 +1,74 @@
+"""Room in the confirm window: who may publish now, and who waits until answers have come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+
+class ConfirmWindow:
+    """Lets as many callers through as there is room for publishes without an answer; the others wait in line.
+
+    Args:
+        room: how many more publishes may go out now; 0 or less where none may, also for other reasons (blocked).
+    """
+
+    def __init__(self, room: Callable[[], int]) -> None:
+        self._room = room
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        #: Callers who were let through, and had no turn yet to publish.
+        self._let_through = 0
+        self._looking_again = False
+
+    @property
+    def open(self) -> bool:
+        """Whether whoever publishes now overtakes nobody and finds room."""
+        return not self._waiting and self._room() > self._let_through
+
+    async def enter(self) -> None:
+        """Return when the caller, who publishes without awaiting anything first, finds room."""
+        if self.open:
+            return
+        while True:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            self.opened()
+            try:
+                await turn
+            finally:
+                if turn.done() and not turn.cancelled():
+                    self._let_through -= 1
+                # Whoever came through may publish nothing, or was cancelled: the place is offered again.
+                self._look_again()
+            if self._room() > 0:
+                return
+
+    def opened(self) -> None:
+        """Let callers through, after answers came or a block was lifted."""
+        room = self._room() - self._let_through
+        while room > 0 and self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self._let_through += 1
+                room -= 1
+
+    def fail(self, error: Callable[[], Exception]) -> None:
+        """Turn away everybody who waits."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_exception(error())
+                # Looked at once, so that asyncio does not complain where the caller was cancelled meanwhile.
+                turn.exception()
+                self._let_through += 1
+
+    def _look_again(self) -> None:
+        if self._waiting and not self._looking_again:
+            self._looking_again = True
+            asyncio.get_running_loop().call_soon(self._looked)
+
+    def _looked(self) -> None:
+        self._looking_again = False
+        self.opened()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, overload
 
 from leveret.core import envelope
 from leveret.core.errors import AppNotOpen, ConfigError, LeveretError, NotFound, WorkerDefinition
@@ -240,7 +240,7 @@ class Leveret:
         exchange = self._config.exchange
         if exchange is not None and exchange.type == "fanout" and spec.types:
             raise WorkerDefinition(
-                f"@app.worker on {spec.name} ({spec.location}): exchange {exchange.name} is a fanout, which gives every "
+                f"@app.worker on {spec.name} ({spec.location}): exchange {exchange.name} is a fanout and gives every "
                 "worker everything; leave the types out"
             )
         if self._open is not None:
@@ -311,7 +311,7 @@ class Leveret:
             await opened.parts.transport.close()
             await opened.parts.store.close()
 
-    async def __aenter__(self) -> Leveret:
+    async def __aenter__(self) -> Self:
         await self.open()
         return self
 
@@ -517,10 +517,9 @@ class Leveret:
     def _with_id(self, message: Message) -> Message:
         if message.id is not None and message.payload is not None:
             return message
-        assert self._open is not None
         return replace(
             message,
-            id=message.id if message.id is not None else self._open.parts.world.new_id(),
+            id=message.id if message.id is not None else self._opened("publish").parts.world.new_id(),
             payload={} if message.payload is None else message.payload,
         )
 
@@ -553,7 +552,7 @@ class Leveret:
             on_signals(asked.set, wanted=signals),
             self.running(workers=workers, retry_worker=retry_worker, keeper=keeper),
         ):
-            waits = [asyncio.ensure_future(asked.wait())]
+            waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(asked.wait())]
             opened = self._opened("run()")
             if until_idle and opened.runner is not None:
                 waits.append(asyncio.ensure_future(opened.runner.until_idle()))
@@ -572,8 +571,8 @@ class Leveret:
         workers: Sequence[str] | None = None,
         retry_worker: bool = True,
         keeper: bool = True,
-        stopping: Callable[[int], object] = lambda running: None,
-        stopped: Callable[[Stopped], object] = lambda stopped: None,
+        stopping: Callable[[int], object] = lambda _: None,
+        stopped: Callable[[Stopped], object] = lambda _: None,
     ) -> AsyncIterator[Leveret]:
         """Work in the background of the block: a FastAPI lifespan, a notebook. Stops gracefully at its end.
 

@@ -1,6 +1,6 @@
 """What leveret needs from outside: a world to run in, a broker, a store, and somebody to tell of alarms.
 
-Protocols only; their docstrings are the contract, and the suites in `leveret.testing.contracts` hold every adapter to it.
+Protocols only; their docstrings are the contract, and the suites in `leveret.testing` hold every adapter to it.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Delivery(Protocol):
 
     @property
     def stale(self) -> bool:
-        """Whether its channel is gone (also: its consumer was cancelled by the broker). The broker has the message back."""
+        """Whether its channel is gone, or its consumer was cancelled by the broker: the broker has the message back."""
 
     def ack(self) -> bool:
         """Release it for good. False, and nothing happens, where it is stale or settled already."""
@@ -318,7 +318,7 @@ class Act:
 
     id: str
     namespace: str
-    #: `retries.now`, `retries.cancel`, `retries.reschedule`, `retries.hold`, `retries.release`, `retries.move`, `dead.replay`.
+    #: `retries.now`, `.cancel`, `.reschedule`, `.hold`, `.release`, `.move`, or `dead.replay`.
     verb: str
     #: What JSON carries.
     arguments: Mapping[str, Any]
@@ -329,7 +329,8 @@ class Act:
 class RetryStore(Protocol):
     """Where messages wait. Everything comes in batches; a call is one transaction, durable when it returns.
 
-    With a *grant*, the lease is checked in the same transaction: `LeaseLost`, and nothing changed, where its term is over.
+    With a *grant*, the lease is checked in the same transaction: `LeaseLost`, and nothing changed, where its term is
+    over.
     """
 
     async def put(self, entries: Sequence[RetryEntry]) -> list[Placed]:
@@ -352,7 +353,7 @@ class RetryStore(Protocol):
         """Rows that are due within so many seconds (0: now), the longest due first, each with a cursor for *after*.
 
         *since*: leave out what became due more than so many seconds ago. Held rows are not among them; blocked and
-        postponed ones only once their time to try again has come. Its cost depends on what it returns, not on what waits.
+        postponed ones only once their time to try again has come. Its cost depends on what it returns alone.
         """
 
     async def next_due(self, namespace: str) -> float | None:
@@ -440,7 +441,7 @@ class DeadLetterStore(Protocol):
         """Dead letters by fingerprint, the largest group first."""
 
     async def letter(self, namespace: str | None, id: str) -> DeadLetter | None:
-        """One letter in any state, with its body, by letter id or message id, or any ending of six or more characters."""
+        """One letter in any state, with its body, by letter or message id, or any ending of six or more characters."""
 
     async def claim(
         self, wanted: Filter, *, replay_id: str, limit: int, grant: Grant | None = None
@@ -515,7 +516,7 @@ class Store(RetryStore, DeadLetterStore, ActStore, StartStore, Protocol):
         """The lease of that name."""
 
     async def leases(self, namespace: str | None) -> Mapping[str, LeaseState]:
-        """Every lease of the namespace (None: all), by name. Leases are named `<namespace>/retry`, `<namespace>/keeper`."""
+        """Every lease of the namespace (None: all), by name: `<namespace>/retry`, `<namespace>/keeper`."""
 
     async def namespaces(self) -> list[str]:
         """Every namespace that it holds something of."""

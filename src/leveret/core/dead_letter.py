@@ -21,7 +21,7 @@ Ending = Literal[
     "expired",
     "foreign",
 ]
-#: dead: lies there · claimed: a replay has taken it · replayed: was published again · discarded: put aside, can be restored.
+#: dead: lies there · claimed: a replay has taken it · replayed: was published again · discarded: can be restored.
 LetterState = Literal["dead", "claimed", "replayed", "discarded"]
 
 

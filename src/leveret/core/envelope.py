@@ -176,7 +176,7 @@ def read_retry(body: bytes, properties: Properties, *, namespace: str) -> RetryE
     routing_key = text_header(found, h.ORIGIN_KEY) or ""
     failed_at = number_header(found, h.FAILED_AT) or 0.0
     goes_out = properties.edit(drop=_left_off_a_retry)
-    common = {
+    common: dict[str, Any] = {
         "namespace": namespace,
         "exchange": exchange,
         "routing_key": routing_key,
@@ -321,7 +321,7 @@ def without_ours(properties: Properties) -> Properties:
 
 
 def bounded(added: Mapping[str, Any]) -> dict[str, Any]:
-    """Headers of ours cut to their budget of 8 KiB: the traceback from its head first, then the reason from its tail."""
+    """Headers of ours cut to their budget of 8 KiB: the traceback's head goes first, then the reason's tail."""
     result = dict(added)
     for name, limit, keep_tail in ((h.TRACEBACK, TRACEBACK_BYTES, True), (h.REASON, REASON_BYTES, False)):
         if name in result:

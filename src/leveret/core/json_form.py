@@ -19,7 +19,7 @@ MOST_OBSERVED: Final = 4 * 1024 * 1024
 
 
 def soft_failure(message: Received, cause: Cause, plan: RetryAt, max_attempts: int, retry_id: str) -> bytes:
-    """What observers see of a soft failure. `retry.count` numbers the retry to come, `retry.max` is retries, not runs."""
+    """What observers see of a soft failure. `retry.count` numbers the retry to come, `retry.max` counts retries."""
     failed = _failed(message, cause)
     failed["retry"] = {
         "count": plan.attempt - 1 if plan.counted else message.attempt - 1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import uuid
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -21,7 +22,7 @@ DERIVED_IDS = uuid.UUID("5b1d6c0e-7a0f-4f2e-9a55-0f3c8e6d21b7")
 #: The address of RabbitMQ's direct reply-to; on a copy it would name nobody, or be refused.
 DIRECT_REPLY = "amq.rabbitmq.reply-to"
 
-#: What a wrapped message bears of its own properties: message id, type and priority alone; the rest is in front of the body.
+#: A wrapped message bears its message id, type and priority alone; the rest is in front of its body.
 _BARE: Mapping[str, Any] = {
     "content_type": None, "content_encoding": None, "delivery_mode": 2, "correlation_id": None, "reply_to": None,
     "expiration": None, "timestamp": None, "user_id": None, "app_id": None, "cluster_id": None,
@@ -105,7 +106,7 @@ def received(
 ) -> Received:
     """Read a delivery: unwrap it where it is wrapped, and take what leveret's own headers say.
 
-    A header of ours with a value that cannot be meant (text for a number) counts as absent: strangers may write anything.
+    A header of ours with a value that cannot be meant (text for a number) counts as absent: strangers write anything.
     """
     if h.PREFIX.encode() not in properties.raw:
         return Received(
@@ -195,12 +196,7 @@ def whole_header(found: Mapping[str, Any], name: str) -> int | None:
 def number_header(found: Mapping[str, Any], name: str) -> float | None:
     """The header where it is a finite number, else None."""
     value = found.get(name)
-    if (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and value == value
-        and abs(value) < 1e300
-    ):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     return None
 
@@ -221,15 +217,15 @@ def derived_id(*parts: str) -> str:
 
 
 def result_id(input_id: str | None, worker: str, position: int) -> str | None:
-    """The id of a handler's result: derived, so that a repeat of the handler repeats it. None where the input has none."""
+    """The id of a handler's result: derived, so that a repeat repeats it. None where the input has none."""
     return None if input_id is None else derived_id("result", input_id, worker, str(position))
 
 
 def retry_id(message: Received) -> str | None:
     """What names this message among all retries of its queue, or None where only a random id can.
 
-    From queue, message id, body and properties in canonical form: the broker may re-encode a table on the way (4.x), and
-    two different messages may share a message id.
+    From queue, message id, body and properties in canonical form: the broker may re-encode a table on the way (4.x),
+    and two different messages may share a message id.
     """
     if message.retry_id is not None:
         return message.retry_id

@@ -9,7 +9,7 @@ from leveret.core.dead_letter import Ending
 from leveret.core.envelope import Cause
 from leveret.core.errors import HardFailure, SoftFailure
 from leveret.core.message import Message, Received
-from leveret.core.policy import GiveUp, RetryAt, RetryPolicy, describe
+from leveret.core.policy import GiveUp, RandomSource, RetryAt, RetryPolicy, describe
 
 Unexpected = Literal["retry", "dead"]
 
@@ -91,7 +91,7 @@ def settle(
     policy: RetryPolicy,
     now: float,
     unexpected: Unexpected = "retry",
-    random: object = None,
+    random: RandomSource | None = None,
 ) -> Decision:
     """What is to be done with *message* after a run that ended in *result*. Pure.
 

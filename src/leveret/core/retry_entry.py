@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 RetryKind = Literal["soft-failure", "delayed"]
-#: waiting: will be published when due · blocked: its queue is gone, tried again with backoff · held: by hand, until released.
+#: waiting: goes when due · blocked: its queue is gone, tried again with backoff · held: by hand, until released.
 RetryState = Literal["waiting", "blocked", "held"]
 
 

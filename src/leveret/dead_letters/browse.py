@@ -27,8 +27,8 @@ ReplayReport = ActReport
 class DeadLetters:
     """What ended badly, with its reason. Nothing here deletes.
 
-    Acts take an id, ids or filter words, never nothing. Replays are done by the running keeper; discard and restore change
-    the store alone.
+    Acts take an id, ids or filter words, never nothing. Replays are done by the running keeper; discard and restore
+    change the store alone.
 
     Example:
         >>> async def once_more(app):
@@ -86,7 +86,7 @@ class DeadLetters:
         dry_run: bool = False,
         stop_after: int | None = None,
         rpc: bool = False,
-        progress: Callable[[ActReport], object] = lambda report: None,
+        progress: Callable[[ActReport], object] = lambda _: None,
         **words: Any,
     ) -> ReplayReport:
         """Publish dead letters again: to the queue that failed them, else to exchange and key.
@@ -149,7 +149,7 @@ class DeadLetters:
         """Write letters with their bodies to a JSON Lines file, the newest first. Returns how many."""
         written = 0
         after: str | None = None
-        with Path(path).open("w", encoding="utf-8") as out:
+        with Path(path).open("w", encoding="utf-8") as out:  # noqa: ASYNC230 - a shell's export waits for it anyway
             while True:
                 page = await self.list(limit=EXPORT_PAGE, after=after, **words)
                 for brief in page:
@@ -168,7 +168,7 @@ class DeadLetters:
             BadPayload: a line is no letter, with its number; nothing of the file was kept.
         """
         letters = []
-        with Path(path).open(encoding="utf-8") as lines:
+        with Path(path).open(encoding="utf-8") as lines:  # noqa: ASYNC230 - as above
             for number, line in enumerate(lines, 1):
                 if line.strip():
                     letters.append(

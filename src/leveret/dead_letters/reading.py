@@ -1,4 +1,4 @@
-"""Reading dead letters: leveret's own form, a sync transport's JSON, what the broker dead-lettered, and anything else."""
+"""Reading dead letters: our own form, a sync transport's JSON, what the broker dead-lettered, and anything else."""
 
 from __future__ import annotations
 
@@ -61,10 +61,7 @@ def read(
         properties=original.edit(drop=h.is_broker_owned).raw,
     )
     died = _x_death(found)
-    if died is not None:
-        letter = _dead_lettered(letter, died)
-    else:
-        letter = _unroutable(letter, events) or letter
+    letter = _dead_lettered(letter, died) if died is not None else _unroutable(letter, events) or letter
     return _with_rpc(letter, found)
 
 

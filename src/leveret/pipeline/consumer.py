@@ -77,9 +77,9 @@ class WorkerConsumer:
     async def _travel(self, delivery: Delivery) -> None:
         try:
             await self.road.travel(delivery, freed=self._freed)
-        except Exception:
-            # A fault of leveret's own. The message goes back, flagged, so that it is counted among the suspects if it is
-            # the cause; after a pause, so that it cannot spin.
+        except Exception:  # noqa: BLE001 - a fault of leveret's own, logged with all that is known
+            # The message goes back, flagged, so that it is counted among the suspects if it is the cause; after a
+            # pause, so that it cannot spin.
             log.exception(
                 "%s: a delivery could not be handled; it goes back to its queue", self.road.spec.name
             )

@@ -63,7 +63,8 @@ class Context:
         self.state = state
 
     def __repr__(self) -> str:
-        return f"Context({self.worker}, {self.type}, id={self.message_id}, attempt={self.attempt} of {self.max_attempts})"
+        attempt = f"attempt={self.attempt} of {self.max_attempts}"
+        return f"Context({self.worker}, {self.type}, id={self.message_id}, {attempt})"
 
     @property
     def message_id(self) -> str | None:

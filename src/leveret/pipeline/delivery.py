@@ -7,7 +7,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from leveret.core import envelope, handover, json_form
 from leveret.core.alarm import POISON_MESSAGE, RETRIES_EXHAUSTED, Alarm
@@ -198,7 +198,7 @@ class Road:
             )
 
     async def _move(self, delivery: Delivery, message: Received) -> None:
-        """A flag proves nothing the first time: to the end of its own queue, counted; flagged again: to the suspects."""
+        """A first flag proves nothing: to the end of its own queue, counted. Flagged again: to the suspects."""
         first = message.starts == 0 and self.spec.max_deliveries >= 3
         target = self.queue if first else self._parts.names.suspects(self.spec.name)
         body, properties = envelope.restarted(
@@ -268,8 +268,7 @@ class Road:
 
     async def _call(self, arguments: list[Any]) -> Result:
         timeout = self.spec.timeout
-        task = asyncio.current_task()
-        assert task is not None
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
         timer = None
         late = False
 
@@ -322,9 +321,8 @@ class Road:
 
         if timeout is not None:
             timer = self._clock.call_later(timeout, overrun)
-        assert self._threads is not None
         try:
-            result = await self._threads.run(call)
+            result = await cast("Threads", self._threads).run(call)
         finally:
             if timer is not None:
                 timer.cancel()
@@ -521,7 +519,7 @@ class Road:
         decision = hand.decision
         message = hand.message
         if outcome is None:
-            outcome = {Done: "done", Retry: "soft", Bury: "dead"}[type(decision)]  # type: ignore[assignment, index]
+            outcome = {Done: "done", Retry: "soft", Bury: "dead"}[type(decision)]  # type: ignore[assignment]
         if outcome == "soft" and isinstance(decision, Retry):
             log.info(
                 "soft  %s  %s  attempt %d of %d, again in %.3g s: %s",

@@ -193,12 +193,14 @@ class Publisher:
         about = f'"{message.type}" (id {_short(message.id)})'
         if not sent:
             return (
-                f"{about} could not be sent in {limit:g} s: the connection to {self._transport.display} is {state}{blocked}. "
-                "It was not sent. Publish it again under the same id:  await app.publish(error.message)"
+                f"{about} could not be sent in {limit:g} s: the connection to {self._transport.display} is {state}"
+                f"{blocked}."
+                " It was not sent. Publish it again under the same id:  await app.publish(error.message)"
             )
         return (
-            f"no answer about {about} in {limit:g} s{blocked}. Unknown whether it arrived: it may be in the queue, or not. "
-            "Send it again under the same id, so that a second copy can be told:  await app.publish(error.message)"
+            f"no answer about {about} in {limit:g} s{blocked}. Unknown whether it arrived: it may be in the queue, "
+            "or not. Send it again under the same id, so that a second copy can be told:  "
+            "await app.publish(error.message)"
         )
 
     def _explained(self, error: PublishError, out: Outgoing, message: Message) -> PublishError:
@@ -213,8 +215,8 @@ class Publisher:
                 else "the default exchange"
             )
             return Unroutable(
-                f'nobody takes "{message.type}": {place} has no queue bound for it (312 NO_ROUTE), so it was not accepted '
-                f"{about}.{meant} A worker that has never run has no queue yet: start it once. "
+                f'nobody takes "{message.type}": {place} has no queue bound for it (312 NO_ROUTE), so it was not '
+                f"accepted {about}.{meant} A worker that has never run has no queue yet: start it once. "
                 "If nobody has to take it: publish(..., mandatory=False).",
                 message=message,
             )
@@ -237,10 +239,10 @@ class Publisher:
         stale: Callable[[], bool],
         message_id: str | None,
         sent_at: str | None = None,
-        holding: Callable[[bool], object] = lambda held: None,
+        holding: Callable[[bool], object] = lambda _: None,
         final: bool = False,
     ) -> bool:
-        """Publish until the broker has it, with backoff; False as soon as *stale* says that the broker has the original.
+        """Publish until the broker has it, with backoff; False once *stale* says that the broker has the original.
 
         Args:
             out: what to publish.

@@ -71,7 +71,7 @@ class Suspects:
     async def _run(self, road: Road, delivery: Delivery) -> None:
         try:
             await road.travel(delivery)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a fault of leveret's own, logged with all that is known
             log.exception("%s: a suspect could not be handled; it goes back to its queue", road.spec.name)
             await self._parts.world.clock.sleep(FAULT_PAUSE)
             delivery.requeue()

@@ -1,4 +1,4 @@
-"""A worker as it is declared: the decorator's options, the handler's signature, and every fault of both in one error."""
+"""A worker as it is declared: options and signature, and every fault of both in one error."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def _options(faults: list[str], given: Mapping[str, Any]) -> dict[str, Any]:
         hint = ""
         if isinstance(retry, int) and not isinstance(retry, bool):
             hint = (
-                f": {retry} tries or {retry} retries? Write RetryPolicy(max_attempts={retry}): {retry} tries, the first "
-                "included"
+                f": {retry} tries or {retry} retries? Write RetryPolicy(max_attempts={retry}): {retry} tries, the "
+                "first included"
             )
         faults.append(f"retry={retry!r}{hint or ': expected a RetryPolicy'}")
     known["retry"] = retry

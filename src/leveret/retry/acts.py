@@ -86,7 +86,7 @@ class RetryActs:
                 due_at = act.arguments.get("due_at")
                 wait = act.arguments.get("wait")
                 done = await self._store.reschedule(rows, due_at=due_at, wait=wait)
-                seconds = wait if due_at is None else due_at - self._parts.world.clock.now()
+                seconds = due_at - self._parts.world.clock.now() if due_at is not None else float(wait or 0.0)
                 self._scheduled(batch, max(0.0, seconds))
             case "retries.hold":
                 self._forget(batch)

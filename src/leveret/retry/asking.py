@@ -62,7 +62,7 @@ async def ask(
     wanted: Filter,
     more: Mapping[str, Any],
     nudge: Callable[[], object],
-    progress: Callable[[ActReport], object] = lambda report: None,
+    progress: Callable[[ActReport], object] = lambda _: None,
     patience: float = PATIENCE,
 ) -> ActReport:
     """Write an act and wait for its report; *nudge* tells a holder in this process.

@@ -1,4 +1,4 @@
-"""Dispatch: what is due goes out. Publish, confirmed and not returned, then delete (R1); overdue rows in a lane of their own."""
+"""Dispatch: what is due goes out. Publish, confirmed and not returned, then delete (R1); two lanes (R2)."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class Dispatch:
             return
 
     async def _overdue_lane(self) -> None:
-        """What was due before we looked: oldest first, at a rate of its own, so that fresh ones are not delayed (R2)."""
+        """What was due before we looked: oldest first, at a rate of its own, so that fresh ones are on time (R2)."""
         limit = BATCH if self._rate is None else max(1, min(BATCH, round(self._rate * LANE_STEP)))
         while True:
             await self._look_overdue.wait()
@@ -212,9 +212,15 @@ class Dispatch:
         self._batches.discard(task)
         self._room.release()
         self._woken.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
-            if self._failure is not None and not self._failure.done():
-                self._failure.set_exception(error)
+        self._hand_on(task)
+
+    def _hand_on(self, task: asyncio.Task[None]) -> None:
+        """What ended a task of ours ends the term."""
+        if task.cancelled() or self._failure is None or self._failure.done():
+            return
+        error = task.exception()
+        if error is not None:
+            self._failure.set_exception(error)
 
     async def _batch(self, rows: Sequence[Due]) -> None:
         try:
@@ -259,8 +265,8 @@ class Dispatch:
                     await self._returned(entry.queue)
             if not failed:
                 self._parts.alarms.resolved(RETRY_REPUBLISH_FAILED, self._namespace)
-        for entry, error in failed:
-            await self._failed(entry, error)
+        for entry, answer in failed:
+            await self._failed(entry, answer)
 
     async def _remove(self, done: Sequence[RetryEntry]) -> None:
         """Delete what was published: it must not go out again while the store is away."""
@@ -344,9 +350,7 @@ class Dispatch:
 
     def _looked(self, task: asyncio.Task[None]) -> None:
         self._batches.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            if self._failure is not None and not self._failure.done():
-                self._failure.set_exception(error)
+        self._hand_on(task)
 
     async def _look_for(self, queue: str) -> None:
         self._looking.pop(queue, None)

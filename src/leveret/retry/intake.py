@@ -193,8 +193,8 @@ async def consume_exclusively(
             if not told and clock.monotonic() - since >= IN_USE_TOLD_AFTER:
                 told = True
                 log.error(
-                    "another store or program consumes %s: %s. Two stores must not share one namespace's queue, each would "
-                    "hide half the messages. Stop the other one, or give this one a namespace of its own.",
+                    "another store or program consumes %s: %s. Two stores must not share one namespace's queue: each "
+                    "would hide half the messages. Stop the other one, or give this one a namespace of its own.",
                     queue, error, extra={"action": "in_use"},
                 )  # fmt: skip
         except (NotFound, BrokerError) as error:

@@ -27,8 +27,8 @@ class Standing(NamedTuple):
 class LeaseKeeper:
     """Polls as a standby, renews as a holder, and trusts itself from the start of its last renewal request only.
 
-    A renewal that fails or comes late means: hold nothing, from that moment. Renewal runs in a task of its own and never
-    waits for work.
+    A renewal that fails or comes late means: hold nothing, from that moment. Renewal runs in a task of its own and
+    never waits for work.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Republishing: what is due goes out, pipelined, each checked against the lease right before its hand-over to the socket."""
+"""Republishing: what is due goes out, pipelined, the lease checked right before each hand-over to the socket."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Republisher(Protocol):
 
 
 class TransportRepublisher:
-    """Republishes through the transport: straight to the queue that failed it, or to the exchange where it asks for that."""
+    """Republishes through the transport: straight to the queue that failed it, or to the exchange on request."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -41,7 +41,7 @@ class TransportRepublisher:
         probing = self._parts.world.reached is not None
         answers: list[asyncio.Future[None]] = []
         for entry in entries:
-            # What lies in a buffer of ours could still go out after the lease is over; what the socket has is on its way.
+            # What lies in a buffer of ours could still go out after the lease is over.
             while not transport.sendable or transport.buffered:
                 await transport.ready()
                 await transport.drained()

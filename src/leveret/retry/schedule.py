@@ -18,8 +18,8 @@ SHORTEST_REFILL = 0.05
 class Schedule:
     """Rows that are due within the horizon, the next one first.
 
-    Everything in the store that is due before `loaded_until` is in here (or under way); what is due later is the store's
-    business until the next refill.
+    Everything in the store that is due before `loaded_until` is in here (or under way); what is due later is the
+    store's business until the next refill.
     """
 
     def __init__(self, *, horizon: float = HORIZON, capacity: int = CAPACITY) -> None:
@@ -91,7 +91,7 @@ class Schedule:
         return self._refill_at - now
 
     def overlooked(self, now: float) -> float:
-        """How many seconds ago the last load ended: a refill goes back so far, so that the rows follow without a gap."""
+        """How many seconds ago the last load ended: a refill goes back so far, so that rows follow without a gap."""
         return max(0.0, now - self.loaded_until) if self.loaded_until > float("-inf") else 0.0
 
     def _add(self, due: Due, when: float) -> None:

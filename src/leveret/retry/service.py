@@ -1,4 +1,4 @@
-"""RetryService: who keeps soft-failed messages until they are due. It works while it holds the lease, and stands by otherwise."""
+"""RetryService: keeps soft-failed messages until they are due, while it holds the lease; otherwise it stands by."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class TermService:
                 except StoreUnavailable as error:
                     log.warning("%s: the store is away: %s", self._lease, error)
                     await self.parts.world.clock.sleep(1.0)
-                except Exception:
+                except Exception:  # noqa: BLE001 - a fault of leveret's own, logged with all that is known
                     log.exception("%s failed; it starts over in a second", self._lease)
                     await self.parts.world.clock.sleep(1.0)
         finally:

@@ -167,7 +167,7 @@ class Runner:
             quiet = quiet + 1 if await self.idle() else 0
             await self._parts.world.clock.sleep(IDLE_LOOK)
 
-    async def stop(self, stopping: Callable[[int], object] = lambda running: None) -> Stopped:
+    async def stop(self, stopping: Callable[[int], object] = lambda _: None) -> Stopped:
         """Stop taking, return what has not started, finish what runs within the grace, release the leases.
 
         Args:
@@ -180,11 +180,10 @@ class Runner:
         dropped = 0
         finishing = [asyncio.ensure_future(consumer.finish()) for consumer in self.consumers]
         finishing.append(asyncio.ensure_future(self.suspects.finish()))
-        late = asyncio.get_running_loop().create_future()
-        timer = self._parts.world.clock.call_later(
-            self._knobs.grace, lambda: late.done() or late.set_result(None)
-        )
-        everything = asyncio.gather(*finishing)
+        over = asyncio.Event()
+        late: asyncio.Future[Any] = asyncio.ensure_future(over.wait())
+        timer = self._parts.world.clock.call_later(self._knobs.grace, over.set)
+        everything: asyncio.Future[Any] = asyncio.gather(*finishing)
         try:
             await asyncio.wait([everything, late], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -215,7 +214,7 @@ class Runner:
 
 @contextlib.asynccontextmanager
 async def on_signals(stop: Callable[[], object], *, wanted: bool) -> AsyncIterator[None]:
-    """Let SIGINT and SIGTERM call *stop*; a second one ends the process at once, with nothing acked that was not done."""
+    """Let SIGINT and SIGTERM call *stop*; a second one ends the process at once, and nothing undone is acked."""
     loop = asyncio.get_running_loop()
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield

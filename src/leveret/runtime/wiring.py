@@ -1,4 +1,4 @@
-"""Wiring: from a URL to the adapter that speaks its protocol. The only module that knows the adapters, imported late."""
+"""Wiring: from a URL to the adapter that speaks its protocol. It alone knows the adapters, and imports them late."""
 
 from __future__ import annotations
 

@@ -47,10 +47,10 @@ class SystemClock:
         if seconds <= LOOK_AGAIN:
             await asyncio.sleep(seconds)
             return
-        awake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self.call_later(seconds, lambda: awake.done() or awake.set_result(None))
+        awake = asyncio.Event()
+        timer = self.call_later(seconds, awake.set)
         try:
-            await awake
+            await awake.wait()
         finally:
             timer.cancel()
 

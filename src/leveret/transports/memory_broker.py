@@ -471,7 +471,8 @@ class MemoryBroker:
             taken &= queue.put(message, tag, ttl)
         if not taken:
             return PublishRefused(
-                f"a queue that {_address(message)} reaches is full and refuses what comes (basic.nack); it may take it later"
+                f"a queue that {_address(message)} reaches is full and refuses what comes (basic.nack); it may take "
+                "it later"
             )
         if self.on_publish:
             names = [queue.name for queue in takers]

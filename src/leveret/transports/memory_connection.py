@@ -27,18 +27,19 @@ Answer = asyncio.Future[None]
 class MemoryDelivery:
     """A message handed over by a `MemoryBroker`; see `leveret.ports.Delivery`."""
 
-    __slots__ = ("_properties", "_settled", "_source", "_stored", "redelivered")
+    __slots__ = ("_properties", "_settled", "source", "_stored", "redelivered")
 
     def __init__(self, source: Consumer, stored: Stored) -> None:
         self.redelivered: Final = stored.redelivered
-        self._source = source
+        #: Whom it was handed to.
+        self.source: Final = source
         self._stored = stored
         self._settled = False
         self._properties: Properties | None = None
 
     @property
     def queue(self) -> str:
-        return self._source.queue.name
+        return self.source.queue.name
 
     @property
     def exchange(self) -> str:
@@ -59,7 +60,7 @@ class MemoryDelivery:
             properties = stored.message.properties
             if _TAG_BYTES in properties.raw:
                 properties = properties.edit(drop=(h.TAG,))
-            if stored.returns and self._source.queue.quorum:
+            if stored.returns and self.source.queue.quorum:
                 properties = properties.edit(add={_DELIVERY_COUNT: stored.returns})
             self._properties = properties
         return self._properties
@@ -73,10 +74,10 @@ class MemoryDelivery:
 
     @property
     def stale(self) -> bool:
-        return not self._source.open
+        return not self.source.open
 
     def ack(self) -> bool:
-        source = self._source
+        source = self.source
         broker = source.connection.broker
         with broker.lock:
             if self._settled or not source.open:
@@ -95,7 +96,7 @@ class MemoryDelivery:
             return True
 
     def requeue(self) -> bool:
-        source = self._source
+        source = self.source
         with source.connection.broker.lock:
             if self._settled or not source.open:
                 return False
@@ -300,12 +301,12 @@ class Connection:
             self.broker.changed()
 
     def _hand_over(self, delivery: MemoryDelivery) -> None:
-        receiver = delivery._source.on_delivery  # noqa: SLF001 - the two make one thing
+        receiver = delivery.source.on_delivery
         if receiver is None:
             return
         try:
             receiver(delivery)
-        except Exception as error:  # noqa: BLE001 - one receiver's fault must not cost the others their messages
+        except Exception as error:  # noqa: BLE001 - one receiver's fault must not cost others their messages
             self.loop.call_exception_handler(
                 {"message": f"the receiver of messages from {delivery.queue} failed", "exception": error}
             )

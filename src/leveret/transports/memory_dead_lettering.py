@@ -32,11 +32,11 @@ def dead_lettered(
     own_keys = [message.routing_key]
     if isinstance(copies, list):
         own_keys += [copy for copy in copies if isinstance(copy, str)]
-    written = properties.header(_DEATHS)
-    deaths = [death for death in written if isinstance(death, Mapping)] if isinstance(written, list) else []
+    deaths = _deaths(message)
     before = next((d for d in deaths if d.get("queue") == queue and d.get("reason") == reason), None)
+    counted = None if before is None else before.get("count")
     death: dict[str, Any] = {
-        "count": (before or {}).get("count", 0) + 1,
+        "count": counted + 1 if isinstance(counted, int) else 1,
         "reason": reason,
         "queue": queue,
         "time": datetime.fromtimestamp(int(at), UTC),
@@ -62,12 +62,15 @@ def dead_lettered(
 
 def runs_in_circles(letter: Outgoing, queue: str) -> bool:
     """Whether *letter* was in *queue* before, and nobody but the broker itself has sent it round since."""
-    deaths = letter.properties.header(_DEATHS)
-    if not isinstance(deaths, list):
-        return False
     since = []
-    for death in deaths:
+    for death in _deaths(letter):
         since.append(death.get("reason"))
         if death.get("queue") == queue:
             return "rejected" not in since
     return False
+
+
+def _deaths(message: Outgoing) -> list[Mapping[str, Any]]:
+    """What the header says, newest first; a stranger may have written anything there."""
+    written = message.properties.header(_DEATHS)
+    return [death for death in written if isinstance(death, Mapping)] if isinstance(written, list) else []

@@ -64,9 +64,9 @@ async def test_a_cancelled_timer_does_not_ring_even_at_the_last_moment():
     rung = []
     second = clock.call_later(1, lambda: rung.append("second"))
     second.cancel()
-    third = None
-    clock.call_later(1, lambda: third.cancel())
-    third = clock.call_later(1, lambda: rung.append("third"))
+    timers = []
+    clock.call_later(1, lambda: timers[0].cancel())
+    timers.append(clock.call_later(1, lambda: rung.append("third")))
     await clock.advance(2)
     assert rung == []
 

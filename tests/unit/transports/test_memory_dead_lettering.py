@@ -39,7 +39,10 @@ def test_the_same_death_again_is_counted_and_another_one_stands_in_front():
     again, _ = die(first)
     other, _ = die(again, queue="other", reason="maxlen")
     deaths = other.properties.header("x-death")
-    assert [(d["queue"], d["reason"], d["count"]) for d in deaths] == [("other", "maxlen", 1), ("q", "expired", 2)]
+    assert [(d["queue"], d["reason"], d["count"]) for d in deaths] == [
+        ("other", "maxlen", 1),
+        ("q", "expired", 2),
+    ]
     assert other.properties.header("x-first-death-queue") == "q"
     assert other.properties.header("x-last-death-queue") == "other"
 

@@ -75,7 +75,7 @@ def test_binding_needs_both_ends(broker):
 
 def test_an_exchange_of_another_type_is_refused_and_stays(broker):
     broker.declare_exchange("x", "fanout")
-    with pytest.raises(QueueMismatch, match="'fanout'.*'topic'"):
+    with pytest.raises(QueueMismatch, match=r"'fanout'.*'topic'"):
         broker.declare_exchange("x", "topic")
     broker.declare_exchange("x", "fanout")
 

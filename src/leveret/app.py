@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -97,6 +97,8 @@ class Stand:
     transport: Callable[[], Transport]
     store: Callable[[], Store]
     knobs: Callable[[Knobs], Knobs] = lambda knobs: knobs
+    #: Where the app names none.
+    namespace: str = "test"
 
 
 class Leveret:
@@ -260,17 +262,23 @@ class Leveret:
         if self._open is not None:
             return
         config = self._settled_config()
-        namespace = config.require_namespace()
-        broker = config.require_broker()
         for warning in config.warnings:
             log.warning("%s", warning)
         from leveret.runtime import wiring
         from leveret.runtime.world import holder_name, system_world
 
+        transport: Transport
+        store: Store
         stand = self._stand
-        world = stand.world if stand is not None else system_world()
-        transport = stand.transport() if stand is not None else wiring.make_transport(broker, world)
-        store = stand.store() if stand is not None else wiring.make_store(config.store, world)
+        if stand is not None:
+            namespace = config.namespace or stand.namespace
+            world, transport, store = stand.world, stand.transport(), stand.store()
+        else:
+            namespace = config.require_namespace()
+            broker = config.require_broker()
+            world = system_world()
+            transport = wiring.make_transport(broker, world)
+            store = wiring.make_store(config.store, world)
         names = Names(namespace)
         exchange = config.exchange or RMQExchangeConfig(names.events)
         parts = Parts(
@@ -319,6 +327,10 @@ class Leveret:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    def _with_flags(self, flags: Mapping[str, Any]) -> None:
+        """Let what was typed on the command line beat what the code says."""
+        self._config = self._config.with_flags(flags)
 
     def _settled_config(self) -> RuntimeConfig:
         """The settings, with what the workers' decorators say."""
@@ -447,20 +459,20 @@ class Leveret:
                 raise ValueError(
                     f"publish(Message, {', '.join(doubled)}=…): say it in the Message. Nothing was sent."
                 )
-            message = type
+            opened = self._opened(f'publish("{type.type}")')
+            message = self._with_id(type)
         else:
+            opened = self._opened(f'publish("{type}")')
             message = Message(
                 type,
-                payload,
-                id=id,
+                {} if payload is None else payload,
+                id=opened.parts.world.new_id() if id is None else id,
                 headers=headers or {},
                 correlation_id=correlation_id,
                 priority=priority,
                 expiration=expiration,
                 mandatory=mandatory,
             )
-        opened = self._opened(f'publish("{message.type}")')
-        message = self._with_id(message)
         limit = None if timeout is None else seconds(timeout, "timeout")
         if delay is None and at is None:
             return await opened.publisher.publish(message, timeout=limit)
@@ -547,11 +559,40 @@ class Leveret:
             NotFound: no such worker.
             LeveretError: as `open` says, where the app is not open yet.
         """
+        await self._host(
+            workers=workers,
+            retry_worker=retry_worker,
+            keeper=keeper,
+            until_idle=until_idle,
+            signals=signals,
+        )
+
+    async def _host(
+        self,
+        *,
+        workers: Sequence[str] | None,
+        retry_worker: bool,
+        keeper: bool,
+        until_idle: bool,
+        signals: bool,
+        ready: Callable[[], Awaitable[object]] | None = None,
+        stopping: Callable[[int], object] = lambda running: None,
+        stopped: Callable[[Stopped], object] = lambda stopped: None,
+    ) -> None:
+        """As `run`; *ready* is awaited once it works, *stopping* and *stopped* are told as by `running`."""
         asked = asyncio.Event()
         async with (
             on_signals(asked.set, wanted=signals),
-            self.running(workers=workers, retry_worker=retry_worker, keeper=keeper),
+            self.running(
+                workers=workers,
+                retry_worker=retry_worker,
+                keeper=keeper,
+                stopping=stopping,
+                stopped=stopped,
+            ),
         ):
+            if ready is not None:
+                await ready()
             waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(asked.wait())]
             opened = self._opened("run()")
             if until_idle and opened.runner is not None:

@@ -6,9 +6,9 @@ Protocols only; their docstrings are the contract, and the suites in `leveret.te
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from leveret.core.alarm import Alarm
 from leveret.core.dead_letter import DeadLetter, LetterGroup, LetterState, Replay
@@ -536,3 +536,90 @@ class Alarms(Protocol):
 
     def resolved(self, code: str, about: str = "") -> None:
         """A condition has ended; told once, and only where it was told that it held."""
+
+
+# ── One message, one document at a time: what other programs bring along ──────────────────────────────────────────────
+
+
+class DocumentStoreInterface(Protocol):
+    """Documents by id, one at a time. A document is what JSON carries, an object; one of its fields is its id.
+
+    The way in for stores of other programs. Leveret's own verbs speak to `Store`, in bytes and batches.
+    """
+
+    async def insert(self, doc: Mapping[str, Any], overwrite_existing: bool = False) -> str:
+        """Store a document and return its id. One of that id is replaced where asked for, else it is an error."""
+
+    async def upsert_many(self, docs: Sequence[Mapping[str, Any]]) -> Sequence[str | None]:
+        """Store documents, each in place of the one with its id. Returns their ids."""
+
+    async def update(self, doc_id: str, updates: Mapping[str, Any]) -> None:
+        """Set fields of a document; an error where there is none of that id."""
+
+    async def exists(self, doc_id: str) -> bool:
+        """Whether there is a document of that id."""
+
+    async def get_document(self, doc_id: str) -> dict[str, Any]:
+        """The document of that id, a copy; an error where there is none."""
+
+    def query(
+        self, params: Mapping[str, Any], *, sort_by: str | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Documents whose fields equal *params* (none: all of them), sorted by a field where one is named."""
+
+    async def delete(self, doc_id: str, *, expected: Mapping[str, Any] | None = None) -> bool:
+        """Delete a document whose fields equal *expected* (a missing field equals None). False where none did."""
+
+    def get_document_type(self) -> str:
+        """What it holds, for people: the name of a collection."""
+
+    def get_doc_id_field(self) -> str:
+        """The field that holds the id."""
+
+
+class PublisherInterface(Protocol):
+    """Publishes messages, one at a time, and knows where to."""
+
+    async def setup(self) -> None:
+        """Get ready: exchanges, connections."""
+
+    async def __call__(self, message: dict[str, Any]) -> None:
+        """Publish a message; returns once the broker has it, and raises where it does not, or that is unknown."""
+
+    async def teardown(self) -> None:
+        """Let go of what `setup` took."""
+
+
+@runtime_checkable
+class QueuePublisherInterface(Protocol):
+    """What leveret's own publishers offer beyond the interface: straight to one worker's queue."""
+
+    async def to_worker(self, worker: str, message: dict[str, Any]) -> bool:
+        """Publish straight to that worker's queue. False, and nothing was accepted, where it has none."""
+
+
+class MessageConsumerInterface(Protocol):
+    """Takes messages, one at a time."""
+
+    async def __call__(self, message: dict[str, Any]) -> dict[str, Any] | None:
+        """Take a message; what it returns goes downstream, None is nothing. Returned: the message is done."""
+
+
+class ConsumerManagerInterface(Protocol):
+    """Feeds a consumer from a queue."""
+
+    async def setup(self) -> None:
+        """Make sure that the queue is there."""
+
+    async def start_consuming(self) -> None:
+        """Begin to hand messages over."""
+
+    async def stop_consuming(self) -> None:
+        """Hand over no more; what is in hand is finished or goes back to its queue."""
+
+
+class ConsumerManagerFactory(Protocol):
+    """Makes what feeds a consumer."""
+
+    def __call__(self, consumer: MessageConsumerInterface, /) -> ConsumerManagerInterface:
+        """The manager of that consumer, not set up yet."""

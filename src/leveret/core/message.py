@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from leveret.core import headers as h
 from leveret.core.errors import BadPayload
@@ -27,6 +27,9 @@ _BARE: Mapping[str, Any] = {
     "content_type": None, "content_encoding": None, "delivery_mode": 2, "correlation_id": None, "reply_to": None,
     "expiration": None, "timestamp": None, "user_id": None, "app_id": None, "cluster_id": None,
 }  # fmt: skip
+
+#: Where these bytes are nowhere among the properties, no header is leveret's.
+_OURS: Final = h.PREFIX.encode()
 
 _NO_HEADERS: Mapping[str, Any] = MappingProxyType({})
 
@@ -108,7 +111,7 @@ def received(
 
     A header of ours with a value that cannot be meant (text for a number) counts as absent: strangers write anything.
     """
-    if h.PREFIX.encode() not in properties.raw:
+    if _OURS not in properties.raw:
         return Received(
             queue=queue, exchange=exchange, routing_key=routing_key, body=body, properties=properties,
             redelivered=redelivered,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from leveret.core.dead_letter import Ending
 from leveret.core.envelope import Cause
@@ -24,12 +24,18 @@ class Returned:
     results: tuple[Message | object, ...] = ()
 
 
+#: What nearly all runs end in.
+RETURNED_NOTHING: Final = Returned()
+
+
 @dataclass(frozen=True, slots=True)
 class Raised:
     """The handler failed, or its time was up."""
 
     error: BaseException
     traceback: str = ""
+    #: The worker's timeout ended it: a soft failure, which says nothing of a fault in the handler.
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +63,10 @@ class Done:
     """Publish the results, all confirmed, then ack."""
 
     results: tuple[Message | object, ...] = ()
+
+
+#: What follows from `RETURNED_NOTHING`.
+ONLY_ACK: Final = Done()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +113,7 @@ def settle(
         random: spreads the delays; None: no jitter.
     """
     if isinstance(result, Returned):
-        return Done(result.results)
+        return Done(result.results) if result.results else ONLY_ACK
     if isinstance(result, NotDecoded):
         cause = Cause(reason=result.reason, worker=worker, at=now, error="Undecodable")
         return Bury("undecodable", cause, message.attempt - 1)
@@ -119,10 +129,7 @@ def settle(
     cause = Cause(
         reason=describe(error), worker=worker, at=now, error=type(error).__name__, traceback=result.traceback
     )
-    surprising = not isinstance(error, (SoftFailure, HardFailure)) and not any(
-        isinstance(error, named) for named in policy.retry_on
-    )
-    if surprising and unexpected == "dead":
+    if unexpected == "dead" and is_unexpected(result, policy):
         return Bury("hard failure", cause, message.attempt)
     decision = governing.decide(
         message.attempt,
@@ -146,4 +153,13 @@ def settle(
         cause,
         message.policy or governing.to_header(),
         decision.attempts_allowed or governing.max_attempts,
+    )
+
+
+def is_unexpected(result: Result, policy: RetryPolicy) -> bool:
+    """Whether a handler raised what nobody foresaw: no Failure, no timeout, not named in the policy's `retry_on`."""
+    return (
+        isinstance(result, Raised)
+        and not result.timed_out
+        and not isinstance(result.error, (SoftFailure, HardFailure, *policy.retry_on))
     )

@@ -30,3 +30,5 @@ class Run:
     seconds: float = 0.0
     #: What the handler raised, if anything.
     error: BaseException | None = None
+    #: Whether that was foreseen by nobody: no Failure, no timeout, and not named in the policy's `retry_on`.
+    unexpected: bool = False

@@ -35,6 +35,10 @@ class Keeper(TermService):
         #: RPC requests that expired in their queue: nobody waits for them, so they are counted and not kept.
         self.expired_requests = 0
         self._consuming = False
+        self._closing = False
+        #: Set between two batches.
+        self._between = asyncio.Event()
+        self._between.set()
 
     @property
     def quiet(self) -> bool:
@@ -63,8 +67,12 @@ class Keeper(TermService):
                 del self._received[:BATCH]
                 if not self._received:
                     self._arrived.clear()
+                self._between.clear()
                 await self._store([delivery for delivery in batch if not delivery.stale])
                 self.in_hand -= len(batch)
+                self._between.set()
+                if self._closing:
+                    await asyncio.get_running_loop().create_future()
         finally:
             self._consuming = False
             await subscription.cancel()
@@ -72,7 +80,15 @@ class Keeper(TermService):
             for delivery in (*batch, *self._received):
                 delivery.requeue()
 
+    async def finish(self) -> None:
+        """Keep and ack the batch in hand, finish the replay window in hand."""
+        self._closing = True
+        await asyncio.gather(self._between.wait(), self._replays.finish())
+
     def _take(self, delivery: Delivery) -> None:
+        if self._closing:
+            delivery.requeue()
+            return
         self.in_hand += 1
         self._received.append(delivery)
         self._arrived.set()

@@ -50,7 +50,20 @@ class Replays:
         self._parts = parts
         self._keeper = keeper
         self._running: dict[str, _Progress] = {}
-        self.busy = False
+        self._closing = False
+        #: Set while no replay is under way.
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a replay is under way."""
+        return not self._at_rest.is_set()
+
+    async def finish(self) -> None:
+        """Finish the window in hand; the next holder goes on with the rest."""
+        self._closing = True
+        await self._at_rest.wait()
 
     def kept(self, letter: DeadLetter) -> None:
         """A letter came in: did one of a running replay's messages die again?"""
@@ -62,7 +75,7 @@ class Replays:
         """Do the replays that are asked for and not finished. Returns how many."""
         acts = await self._parts.store.asked(self._parts.names.namespace, VERBS)
         for act in acts:
-            self.busy = True
+            self._at_rest.clear()
             try:
                 report = await self._replay(act, grant)
             except (StoreUnavailable, LeaseLost):
@@ -71,7 +84,7 @@ class Replays:
             except (LeveretError, ValueError, TypeError, KeyError) as error:
                 report = Acknowledged(self._parts.holder, 0, 0, (f"could not be done: {error}",), True)
             finally:
-                self.busy = False
+                self._at_rest.set()
                 self._running.pop(act.id, None)
             await self._parts.store.report(act.id, report)
         return len(acts)
@@ -110,6 +123,8 @@ class Replays:
         stop_after = act.arguments.get("stop_after")
         size = WINDOW if rate is None else max(1, min(WINDOW, round(rate)))
         while True:
+            if self._closing:
+                raise LeaseLost("stopping; the next holder of the keeper lease goes on with this replay")
             if stop_after is not None and progress.dead_again >= stop_after:
                 progress.notes.append(
                     f"stopped: {progress.dead_again} died again. What is left lies there as before"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import cast
 
 from leveret.pipeline.delivery import Road
 from leveret.pipeline.parts import Parts, log
@@ -70,13 +71,20 @@ class WorkerConsumer:
 
     def _start(self, delivery: Delivery) -> None:
         self._free -= 1
-        task = asyncio.get_running_loop().create_task(self._travel(delivery))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        # Its name says where a message hangs; without one, asyncio makes one up, which takes longer.
+        self._tasks.add(asyncio.create_task(self._travel(delivery), name=self.road.queue))
 
     async def _travel(self, delivery: Delivery) -> None:
+        taken = True
+
+        def free() -> None:
+            nonlocal taken
+            if taken:
+                taken = False
+                self._freed()
+
         try:
-            await self.road.travel(delivery, freed=self._freed)
+            await self.road.travel(delivery, freed=free)
         except Exception:  # noqa: BLE001 - a fault of leveret's own, logged with all that is known
             # The message goes back, flagged, so that it is counted among the suspects if it is the cause; after a
             # pause, so that it cannot spin.
@@ -85,6 +93,10 @@ class WorkerConsumer:
             )
             await self._parts.world.clock.sleep(FAULT_PAUSE)
             delivery.requeue()
+        finally:
+            free()
+            # Not by a callback: each would take another turn of the loop.
+            self._tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _freed(self) -> None:
         self._free += 1
@@ -104,14 +116,18 @@ class WorkerConsumer:
 
     async def finish(self) -> None:
         """Return when everything in hand is settled."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while running := [task for task in self._tasks if not task.done()]:
+            await asyncio.wait(running)
 
     async def drop(self) -> int:
         """End what still runs, unacked; the broker delivers it again. Returns how many."""
+        self._stopping = True
+        self._waiting.clear()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        # One that was ended before its first step could not take itself out.
+        self._tasks.difference_update(tasks)
         return len(tasks)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from leveret.core import headers as h
+from leveret.core.message import retry_id
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -36,14 +37,13 @@ class Context:
         ...         ctx.logger.warning("giving order %s its last try", order["id"])
     """
 
-    __slots__ = ("_clock", "_deadline", "_logger", "_message", "max_attempts", "retry_id", "state", "worker")
+    __slots__ = ("_clock", "_deadline", "_logger", "_message", "max_attempts", "state", "worker")
 
     def __init__(
         self,
         message: Received,
         *,
         worker: str,
-        retry_id: str | None,
         max_attempts: int,
         deadline: float | None,
         state: Any,
@@ -55,8 +55,6 @@ class Context:
         self._logger: _MessageLogger | None = None
         #: The worker's name.
         self.worker = worker
-        #: The same through all retries of this message in this queue; None where it has no id and has not failed yet.
-        self.retry_id = retry_id
         #: How many runs it may have, the first included.
         self.max_attempts = max_attempts
         #: What the app's `lifespan` yielded.
@@ -70,6 +68,11 @@ class Context:
     def message_id(self) -> str | None:
         """The message's id; what makes two copies of it one message."""
         return self._message.properties.message_id
+
+    @property
+    def retry_id(self) -> str | None:
+        """The same through all retries of this message in this queue; None before its first failure without an id."""
+        return retry_id(self._message)
 
     @property
     def type(self) -> str:

@@ -15,7 +15,20 @@ from leveret.core.dead_letter import Ending
 from leveret.core.envelope import Cause
 from leveret.core.errors import BadPayload, Failure, PublishRefused, SoftFailure, StoreError, Unroutable
 from leveret.core.message import Message, Outgoing, Received, received, result_id, retry_id
-from leveret.core.outcome import Bury, Done, NotDecoded, Raised, Result, Retry, Returned, WorkerDied, settle
+from leveret.core.outcome import (
+    ONLY_ACK,
+    RETURNED_NOTHING,
+    Bury,
+    Done,
+    NotDecoded,
+    Raised,
+    Result,
+    Retry,
+    Returned,
+    WorkerDied,
+    is_unexpected,
+    settle,
+)
 from leveret.core.payload import Undecodable, check_content
 from leveret.core.policy import RetryPolicy
 from leveret.core.properties import Properties
@@ -26,7 +39,7 @@ from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import Publisher, held_backoff
 from leveret.pipeline.recall import InHand, Recall
 from leveret.pipeline.worker import WorkerSpec
-from leveret.ports import Delivery, Threads
+from leveret.ports import Delivery, Random, Threads
 
 #: Frames of a traceback that are kept: the last ones tell, and a RecursionError has a thousand.
 FRAMES = 20
@@ -45,12 +58,15 @@ class Road:
         policy: RetryPolicy,
         threads: Threads | None,
         state: Any,
+        random: Random | None,
     ) -> None:
         self.spec = spec
         self.queue = parts.names.queue(spec.name)
         self.recall = Recall(parts.world.clock)
         #: Messages whose publishes fail and are kept in hand.
         self.held = 0
+        #: Tasks whose handler runs now, and when its timeout strikes, by the monotonic clock; None: never.
+        self.inside: dict[asyncio.Task[Any], float | None] = {}
         #: Called when a message was moved to the suspects queue.
         self.suspected: Callable[[], object] = lambda: None
         self._parts = parts
@@ -61,6 +77,8 @@ class Road:
         self._policy_header = policy.to_header()
         self._threads = threads
         self._state = state
+        #: Spreads the delays; None: no jitter.
+        self._random = random
         self._told: set[str] = set()
 
     # ── The road ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -120,9 +138,11 @@ class Road:
                 policy=self._policy,
                 now=self._clock.now(),
                 unexpected=self.spec.unexpected,
-                random=self._parts.world.random,
+                random=self._random,
             )
-            hand.error = result.error if isinstance(result, Raised) else None
+            if isinstance(result, Raised):
+                hand.error = result.error
+                hand.unexpected = is_unexpected(result, self._policy)
             await self._conclude(hand)
         except BaseException:
             self.recall.end(hand, acked=False)
@@ -130,10 +150,11 @@ class Road:
 
     async def _conclude(self, hand: InHand) -> None:
         """Do what was decided, all of it confirmed, then ack; on a channel that is gone the broker has the message."""
-        if not hand.stale and (hand.confirmed or await self._obey(hand)):
+        if not hand.stale and (hand.confirmed or hand.decision is ONLY_ACK or await self._obey(hand)):
             hand.confirmed = True
             if hand.delivery.ack():
-                await self._forget_start(hand)
+                if hand.counted_as is not None:
+                    await self._forget_start(hand.counted_as)
                 self.recall.end(hand, acked=True)
                 if hand.message.queue:
                     self._tell(hand)
@@ -186,11 +207,9 @@ class Road:
                 return self._died(starts), name
         raise AssertionError("the backoff never ends")
 
-    async def _forget_start(self, hand: InHand) -> None:
-        if hand.counted_as is None:
-            return
+    async def _forget_start(self, counted_as: str) -> None:
         try:
-            await self._parts.store.forget_starts(self._parts.names.namespace, self.queue, [hand.counted_as])
+            await self._parts.store.forget_starts(self._parts.names.namespace, self.queue, [counted_as])
         except StoreError as error:
             # The count is only a bound; a left-over row can make a later copy of the same id die one start sooner.
             log.warning(
@@ -236,21 +255,33 @@ class Road:
         payload: Any = message.body
         if not spec.raw:
             try:
-                check_content(properties.content_type, properties.content_encoding)
+                if not properties.is_plain_json:
+                    check_content(properties.content_type, properties.content_encoding)
                 payload = spec.decode(message.body)
             except Undecodable as error:
                 return NotDecoded(str(error))
         arguments = [payload if name == "payload" else self._context(hand) for name in spec.takes]
-        call = self._call if spec.is_async else self._call_in_thread
         if message.starts and message.starts >= spec.max_deliveries - 1:
             # Its last start: if the process dies of it once more, nothing else may be in doubt.
             async with self._gate.alone():
-                return await call(arguments)
-        await self._gate.enter()
+                return await self._handle(arguments)
+        if not self._gate.try_enter():
+            await self._gate.enter()
         try:
-            return await call(arguments)
+            return await self._handle(arguments)
         finally:
             self._gate.leave()
+
+    async def _handle(self, arguments: list[Any]) -> Result:
+        task = cast("asyncio.Task[Any]", asyncio.current_task())
+        timeout = self.spec.timeout
+        self.inside[task] = None if timeout is None else self._clock.monotonic() + timeout
+        try:
+            if self.spec.is_async:
+                return await self._call(arguments, task)
+            return await self._call_in_thread(arguments)
+        finally:
+            del self.inside[task]
 
     def _context(self, hand: InHand) -> Context:
         message = hand.message
@@ -259,16 +290,14 @@ class Road:
         return Context(
             message,
             worker=self.spec.name,
-            retry_id=message.retry_id,
             max_attempts=message.attempts_allowed or (known or self._policy).max_attempts,
             deadline=None if timeout is None else self._clock.monotonic() + timeout,
             state=self._state,
             clock=self._clock,
         )
 
-    async def _call(self, arguments: list[Any]) -> Result:
+    async def _call(self, arguments: list[Any], task: asyncio.Task[Any]) -> Result:
         timeout = self.spec.timeout
-        task = cast("asyncio.Task[Any]", asyncio.current_task())
         timer = None
         late = False
 
@@ -329,12 +358,13 @@ class Road:
         return self._timed_out() if late else result
 
     def _timed_out(self) -> Raised:
-        return Raised(TimeoutError(f"the handler ran longer than its timeout of {self.spec.timeout:g} s"))
+        error = TimeoutError(f"the handler ran longer than its timeout of {self.spec.timeout:g} s")
+        return Raised(error, timed_out=True)
 
     def _collected(self, value: Any) -> Result:
         """What a handler's return value means."""
         if value is None:
-            return Returned()
+            return RETURNED_NOTHING
         if isinstance(value, Message):
             return Returned((value,))
         if isinstance(value, Failure):
@@ -440,7 +470,7 @@ class Road:
             return False
         await self._parts.reach(handover.ENVELOPE_CONFIRMED, message.properties.message_id)
         self._observe(
-            json_form.soft_failure(
+            lambda: json_form.soft_failure(
                 message, decision.cause, decision.plan, decision.max_attempts, hand.retry_id
             )
         )
@@ -461,7 +491,7 @@ class Road:
         ):
             return False
         if decision.ending == "hard failure":
-            self._observe(json_form.hard_failure(message, decision.cause))
+            self._observe(lambda: json_form.hard_failure(message, decision.cause))
         code = {"retries exhausted": RETRIES_EXHAUSTED, "worker died": POISON_MESSAGE}.get(decision.ending)
         if code is not None:
             self._parts.alarms.emit(
@@ -496,10 +526,17 @@ class Road:
         await self._parts.reach(handover.DEAD_LETTER_CONFIRMED, message.properties.message_id)
         return True
 
-    def _observe(self, body: bytes) -> None:
+    def _observe(self, write: Callable[[], bytes]) -> None:
         """A copy to the observer exchange, best effort: nothing depends on anyone listening."""
         transport = self._parts.transport
-        if not transport.sendable or len(body) > json_form.MOST_OBSERVED:
+        if not transport.sendable:
+            return
+        try:
+            body = write()
+        except Exception:  # noqa: BLE001 - a stranger's payload must not stop its own envelope
+            log.exception("a copy for observers could not be written", extra={"action": "observer"})
+            return
+        if len(body) > json_form.MOST_OBSERVED:
             return
         properties = Properties.build(content_type="application/json", delivery_mode=1)
         answer = transport.send(Outgoing(self._parts.names.observer, "", body, properties, mandatory=False))
@@ -519,7 +556,7 @@ class Road:
         decision = hand.decision
         message = hand.message
         if outcome is None:
-            outcome = {Done: "done", Retry: "soft", Bury: "dead"}[type(decision)]  # type: ignore[assignment]
+            outcome = "done" if isinstance(decision, Done) else "soft" if isinstance(decision, Retry) else "dead"
         if outcome == "soft" and isinstance(decision, Retry):
             log.info(
                 "soft  %s  %s  attempt %d of %d, again in %.3g s: %s",
@@ -549,6 +586,7 @@ class Road:
             counted=decision.plan.counted if isinstance(decision, Retry) else True,
             seconds=0.0 if hand is None else self._clock.monotonic() - hand.since,
             error=hand.error if hand is not None else None,
+            unexpected=hand is not None and hand.unexpected,
         )
         for watcher in self._parts.watchers:
             watcher(run)

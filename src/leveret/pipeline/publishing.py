@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import itertools
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from leveret.core import handover
@@ -25,6 +25,7 @@ from leveret.core.message import Message, Outgoing
 from leveret.core.payload import encode
 from leveret.core.properties import Properties, check_short
 from leveret.core.seconds import seconds
+from leveret.pipeline.deadlines import Deadlines
 from leveret.pipeline.parts import Parts, log
 
 T = TypeVar("T")
@@ -32,7 +33,7 @@ T = TypeVar("T")
 #: Waits between repeats of a step that is kept in hand, in seconds; the last one goes on.
 HELD_BACKOFF = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 #: The broker's words for "this message, never": another try would be answered alike.
-FINAL_CODES = frozenset({403, 404, 406})
+FINAL_CODES = frozenset({403, 404, 406, 501, 502, 505, 541})
 #: How many publishes of one `publish_many` are under way at once.
 MANY_AT_ONCE = 1000
 
@@ -50,6 +51,7 @@ class Publisher:
         self._transport = parts.transport
         self._clock = parts.world.clock
         self._timeout = timeout
+        self._deadlines = Deadlines(self._clock)
         #: Message type to worker, for "did you mean".
         self._known_types = known_types
 
@@ -76,6 +78,8 @@ class Publisher:
         expiration = None
         if message.expiration is not None:
             expiration = str(round(seconds(message.expiration, "expiration") * 1000))
+        # No timestamp: a publish that is repeated, or the result of a run that is, must be the same message to the last
+        # byte, or its retry id would be another (R5).
         properties = Properties.build(
             content_type=message.content_type,
             headers=message.headers or None,
@@ -85,7 +89,6 @@ class Publisher:
             reply_to=message.reply_to,
             expiration=expiration,
             message_id=message.id,
-            timestamp=int(self._clock.now()),
             type=message.type,
         )
         key = "" if self._parts.exchange.type == "fanout" else message.type
@@ -109,12 +112,14 @@ class Publisher:
         """Publish bytes under a deadline; the errors carry *message*."""
         limit = self._timeout if timeout is None else timeout
         try:
-            if not self._transport.sendable and not await self._before(self._transport.ready(), limit):
-                raise PublishTimeout(self._why_late(message, limit, sent=False), message=message)
+            if not self._transport.sendable:
+                ready = asyncio.ensure_future(self._transport.ready())
+                if not await self._deadlines.met(ready, limit):
+                    raise PublishTimeout(self._why_late(message, limit, sent=False), message=message)
             answer = self._transport.send(out)
             if self._parts.world.reached is not None:
                 await self._parts.reach(handover.PUBLISH_SENT, message.id)
-            if not await self._before(answer, limit):
+            if not await self._deadlines.met(answer, limit):
                 raise PublishTimeout(self._why_late(message, limit, sent=True), message=message)
         except PublishError as error:
             if error.message is not None:
@@ -158,30 +163,6 @@ class Publisher:
             confirmed = [id for position, id in enumerate(ids) if position not in failed]
             raise PublishFailures(confirmed, dict(sorted(failed.items())))
         return ids
-
-    async def _before(self, answer: Awaitable[Any], limit: float) -> bool:
-        """Await *answer*, False where *limit* seconds pass first; then it is cancelled."""
-        waiting = asyncio.ensure_future(answer)
-        if waiting.done():
-            waiting.result()
-            return True
-        late = False
-
-        def expire() -> None:
-            nonlocal late
-            late = not waiting.done()
-            waiting.cancel()
-
-        timer = self._clock.call_later(limit, expire)
-        try:
-            await waiting
-        except asyncio.CancelledError:
-            if late and not _cancelled():
-                return False
-            raise
-        finally:
-            timer.cancel()
-        return True
 
     def _why_late(self, message: Message, limit: float, *, sent: bool) -> str:
         state = self._transport.state
@@ -263,6 +244,9 @@ class Publisher:
                 try:
                     if not self._transport.sendable:
                         await self._transport.ready()
+                        # While the connection was away the broker may have given the original to somebody else.
+                        if stale():
+                            return False
                     answer = self._transport.send(out)
                     if sent_at is not None and self._parts.world.reached is not None:
                         await self._parts.reach(sent_at, message_id)
@@ -318,12 +302,6 @@ async def _each(messages: Iterable[T] | AsyncIterable[T]) -> Any:
     else:
         for message in messages:
             yield message
-
-
-def _cancelled() -> bool:
-    """Whether the running task itself is being cancelled."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _short(id: str | None) -> str:

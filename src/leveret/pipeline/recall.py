@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from leveret.core.message import Received
-from leveret.core.outcome import Decision
+from leveret.core.outcome import ONLY_ACK, Decision
 from leveret.core.properties import Properties
 from leveret.ports import Clock, Delivery
 
@@ -47,6 +47,7 @@ class InHand:
     decision: Decision | None = None
     #: What the handler raised, for whoever watches.
     error: BaseException | None = None
+    unexpected: bool = False
     #: Whether all that the decision asks for has been confirmed, so that only the ack is missing.
     confirmed: bool = False
     #: Whether a step has failed and is being repeated.
@@ -69,7 +70,9 @@ class Recall:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._running: dict[Mark, InHand] = {}
-        self._ended: OrderedDict[Mark, tuple[float, InHand]] = OrderedDict()
+        #: When, and what is still to be done; None where that was all done and acked: only the ack may have to be sent
+        #: again, and ten thousand bodies that nobody needs are not kept.
+        self._ended: OrderedDict[Mark, tuple[float, InHand | None]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._running)
@@ -94,6 +97,8 @@ class Recall:
         if found is None or self._clock.monotonic() - found[0] > REMEMBERED_SECONDS:
             return None
         hand = found[1]
+        if hand is None:
+            hand = InHand(mark(delivery), _FORGOTTEN, delivery, found[0], decision=ONLY_ACK, confirmed=True)
         hand.delivery = delivery
         self._running[hand.mark] = hand
         return hand
@@ -105,12 +110,7 @@ class Recall:
         if hand.decision is None or (acked and hand.mark.tag is None):
             return
         now = self._clock.monotonic()
-        if acked:
-            # Only the ack may have to be repeated: no need to keep the message itself.
-            hand = InHand(
-                hand.mark, _FORGOTTEN, hand.delivery, hand.since, decision=hand.decision, confirmed=True
-            )
-        self._ended[hand.mark] = (now, hand)
+        self._ended[hand.mark] = (now, None if acked else hand)
         self._ended.move_to_end(hand.mark)
         while len(self._ended) > REMEMBERED or (
             self._ended and now - next(iter(self._ended.values()))[0] > REMEMBERED_SECONDS

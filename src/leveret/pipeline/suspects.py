@@ -21,8 +21,9 @@ class Suspects:
     A prefetched suspect would come back flagged when its neighbour kills the process, and be counted for it.
     """
 
-    def __init__(self, roads: Sequence[Road], parts: Parts) -> None:
+    def __init__(self, roads: Sequence[Road], parts: Parts, *, look_every: float = LOOK_EVERY) -> None:
         self._roads = roads
+        self._look_every = look_every
         self._parts = parts
         self._task: asyncio.Task[None] | None = None
         self._nudged = asyncio.Event()
@@ -45,7 +46,7 @@ class Suspects:
                 if not self._stopping:
                     found |= await self._one(road)
             if not found and not self._stopping:
-                timer = clock.call_later(LOOK_EVERY, self._nudged.set)
+                timer = clock.call_later(self._look_every, self._nudged.set)
                 await self._nudged.wait()
                 timer.cancel()
 

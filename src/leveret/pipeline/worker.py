@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 import sys
 import typing
@@ -12,12 +13,13 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, Literal
 
-from leveret.core.errors import WorkerDefinition
+from leveret.core.errors import BadPayload, WorkerDefinition
 from leveret.core.outcome import Unexpected
 from leveret.core.payload import decoder
 from leveret.core.policy import RetryPolicy
 from leveret.core.properties import check_short
 from leveret.core.seconds import seconds, whole
+from leveret.core.table import encode_table
 from leveret.core.topology import QueueType, check_worker_name
 from leveret.pipeline.context import Context
 
@@ -90,9 +92,10 @@ def define(
         faults.append(
             f"{name}={given.pop(name)!r}: no such option" + (f", did you mean {near[0]}?" if near else "")
         )
-    label = getattr(handler, "__name__", None) or type(handler).__name__
+    label = _label(handler)
     known: dict[str, Any] = {}
-    known["name"] = _checked(faults, check_worker_name, given.get("name") or label)
+    name = label if given.get("name") is None else given["name"]
+    known["name"] = _checked(faults, check_worker_name, name)
     known["types"] = _types(faults, types)
     known |= _options(faults, given)
     known |= _signature(faults, handler, label, frame)
@@ -148,11 +151,23 @@ def _options(faults: list[str], given: Mapping[str, Any]) -> dict[str, Any]:
             faults.append(f"{name}={value!r}: expected {' or '.join(map(repr, choices))}")
         known[name] = value
     queue_type = given.get("queue_type")
-    if queue_type not in {None, "classic", "quorum"}:
+    if queue_type not in (None, "classic", "quorum"):
         faults.append(f"queue_type={queue_type!r}: expected 'classic' or 'quorum'")
     known["queue_type"] = queue_type
-    known["queue_arguments"] = MappingProxyType(dict(given.get("queue_arguments") or {}))
+    known["queue_arguments"] = _checked(faults, _queue_arguments, given.get("queue_arguments"))
     return known
+
+
+def _queue_arguments(given: object) -> Mapping[str, Any]:
+    if given is None:
+        return MappingProxyType({})
+    if not isinstance(given, Mapping):
+        raise ValueError(f'queue_arguments={given!r}: expected a mapping such as {{"x-max-priority": 5}}')
+    try:
+        encode_table(given)
+    except BadPayload as error:
+        raise ValueError(f"queue_arguments{str(error).removeprefix('headers')}") from None
+    return MappingProxyType(dict(given))
 
 
 def _signature(
@@ -166,7 +181,7 @@ def _signature(
         "is_async": _is_async(handler),
     }
     if not callable(handler):
-        faults.append(f"{label} is a {type(handler).__name__}: a worker is a function")
+        faults.append(f"{handler!r}: a worker is a function")
         return nothing
     if inspect.isclass(handler):
         faults.append(f"{label} is a class: a worker is a function")
@@ -211,15 +226,35 @@ def _signature(
     }
 
 
-def _is_async(handler: Callable[..., Any]) -> bool:
-    call = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
-    call = inspect.unwrap(call)
-    return inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
+def _chain(handler: Any) -> list[Any]:
+    """The handler and what it wraps, the function itself last: partials, decorators, objects that can be called."""
+    chain = [handler]
+    while True:
+        last = chain[-1]
+        if isinstance(last, functools.partial):
+            inner = last.func
+        elif hasattr(last, "__wrapped__"):
+            inner = last.__wrapped__
+        elif inspect.isroutine(last) or inspect.isclass(last) or not callable(last):
+            return chain
+        else:
+            inner = type(last).__call__
+        chain.append(inner)
+
+
+def _label(handler: Any) -> str:
+    names = (getattr(each, "__name__", None) for each in _chain(handler))
+    return next((name for name in names if name and name != "__call__"), type(handler).__name__)
+
+
+def _is_async(handler: Any) -> bool:
+    # A plain wrapper of an async function hands its coroutine on, an async wrapper makes one itself.
+    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in _chain(handler))
 
 
 def _hints(handler: Callable[..., Any], frame: FrameType | None) -> dict[str, Any]:
     """Annotations as objects; one that cannot be resolved stays text."""
-    target = inspect.unwrap(handler)
+    target = _chain(handler)[-1]
     scope = dict(frame.f_locals) if frame is not None else {}
     try:
         return typing.get_type_hints(target, localns=scope)
@@ -234,8 +269,9 @@ def _hints(handler: Callable[..., Any], frame: FrameType | None) -> dict[str, An
 
 
 def _location(handler: Callable[..., Any]) -> str:
-    code = getattr(inspect.unwrap(handler), "__code__", None)
-    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code is not None else repr(handler)
+    function = _chain(handler)[-1]
+    code = getattr(function, "__code__", None)
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code is not None else repr(function)
 
 
 def _checked(faults: list[str], check: Callable[[Any], Any], value: Any) -> Any:

@@ -17,13 +17,14 @@ from leveret.core.errors import (
     StoreUnavailable,
     Unroutable,
 )
+from leveret.core.json_form import may_go_through_exchange
 from leveret.core.retry_entry import Due, RetryEntry
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import held_backoff
 from leveret.ports import Grant, Timer
 from leveret.retry.lease import LeaseKeeper
 from leveret.retry.republish import Republisher, place
-from leveret.retry.schedule import Schedule
+from leveret.retry.schedule import HORIZON, Schedule
 
 #: Rows in one transaction and one confirm wait, and how many such batches are under way.
 BATCH = 500
@@ -52,9 +53,16 @@ class Dispatch:
     """Republishes what is due while the lease is held."""
 
     def __init__(
-        self, parts: Parts, republisher: Republisher, keeper: LeaseKeeper, *, overdue_rate: float | None
+        self,
+        parts: Parts,
+        republisher: Republisher,
+        keeper: LeaseKeeper,
+        *,
+        overdue_rate: float | None,
+        horizon: float = HORIZON,
     ) -> None:
-        self.schedule = Schedule()
+        self._horizon = horizon
+        self.schedule = Schedule(horizon=horizon)
         self._parts = parts
         self._clock = parts.world.clock
         self._store = parts.store
@@ -74,9 +82,12 @@ class Dispatch:
         self._looking: dict[str, Timer] = {}
         self._tries: OrderedDict[str, int] = OrderedDict()
         self._failure: asyncio.Future[None] | None = None
+        #: Places that an alarm was raised for.
+        self._alarmed: set[str] = set()
         #: Whether the overdue lane has looked since it was last asked to.
         self.overdue_done = False
         self.republished = 0
+        self._closing = False
 
     # ── From outside ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,7 +212,15 @@ class Dispatch:
 
     # ── A batch ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    async def finish(self) -> None:
+        """Begin no new batch, and return when those under way are removed: what went out must not go out again."""
+        self._closing = True
+        while self._batches:
+            await asyncio.wait(self._batches)
+
     async def _start(self, rows: Sequence[Due]) -> None:
+        if self._closing:
+            await asyncio.get_running_loop().create_future()
         self.under_way.update(due.key for due in rows)
         await self._room.acquire()
         task = asyncio.create_task(self._batch(rows))
@@ -261,10 +280,9 @@ class Dispatch:
             self.republished += len(done)
             for entry in done:
                 self._tries.pop(entry.key, None)
+                self._works_again(place(entry))
                 if not entry.through_exchange and entry.queue in self._gone:
                     await self._returned(entry.queue)
-            if not failed:
-                self._parts.alarms.resolved(RETRY_REPUBLISH_FAILED, self._namespace)
         for entry, answer in failed:
             await self._failed(entry, answer)
 
@@ -294,21 +312,28 @@ class Dispatch:
         wait = BLOCKED_BACKOFF[min(tries, len(BLOCKED_BACKOFF) - 1)]
         gone = isinstance(error, Unroutable)
         reason = f"queue gone: {place(entry)}" if gone else f"refused: {error}"
-        if gone and not entry.through_exchange:
+        # What may also go through an exchange does not depend on that queue coming back.
+        if gone and not entry.through_exchange and not may_go_through_exchange(entry):
             self._watch_gone(entry.queue)
         log.warning(
             "retry %s cannot be published to %s, again in %g s: %s",
             entry.retry_id[-6:], place(entry), wait, reason, extra={"action": "blocked"},
         )  # fmt: skip
+        self._alarmed.add(place(entry))
         self._parts.alarms.emit(
             Alarm(
                 code=RETRY_REPUBLISH_FAILED,
                 title=f"retries for {place(entry)} cannot be published; they stay stored ({reason})",
-                about=self._namespace,
+                about=place(entry),
                 fields={"queue": place(entry), "error": str(error)},
             )
         )
         await self._postpone([Due(entry.key, entry.failure, 0.0, entry.queue)], wait, reason)
+
+    def _works_again(self, where: str) -> None:
+        if where in self._alarmed:
+            self._alarmed.discard(where)
+            self._parts.alarms.resolved(RETRY_REPUBLISH_FAILED, where)
 
     async def _postpone(self, rows: Sequence[Due], wait: float, reason: str) -> None:
         try:
@@ -373,13 +398,13 @@ class Dispatch:
         timer = self._looking.pop(queue, None)
         if timer is not None:
             timer.cancel()
-        self._parts.alarms.resolved(RETRY_REPUBLISH_FAILED, self._namespace)
+        self._works_again(queue)
         log.info("%s is back; %d blocked retries go", queue, released, extra={"action": "unblocked"})
         self.rescan()
 
     def rescan(self) -> None:
         """Times have changed in the store: forget what was loaded, and look again."""
-        self.schedule = Schedule()
+        self.schedule = Schedule(horizon=self._horizon)
         self.overdue_done = False
         self._look_overdue.set()
         self._woken.set()

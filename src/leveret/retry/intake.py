@@ -44,6 +44,10 @@ class Intake:
         self._subscription: Subscription | None = None
         #: Envelopes in hand, unacked.
         self.in_hand = 0
+        self._closing = False
+        #: Set between two batches.
+        self._between = asyncio.Event()
+        self._between.set()
 
     @property
     def consuming(self) -> bool:
@@ -63,15 +67,29 @@ class Intake:
                 del self._received[:BATCH]
                 if not self._received:
                     self._arrived.clear()
+                self._between.clear()
                 await self._store([delivery for delivery in batch if not delivery.stale])
                 self.in_hand -= len(batch)
+                self._between.set()
+                if self._closing:
+                    await asyncio.get_running_loop().create_future()
         finally:
             await self._subscription.cancel()
             # What was settled already stays settled.
             for delivery in (*batch, *self._received):
                 delivery.requeue()
 
+    async def finish(self) -> None:
+        """Take no more, and return when the batch in hand is stored and acked: what is stored must not come again."""
+        self._closing = True
+        for delivery in self._received:
+            delivery.requeue()
+        await self._between.wait()
+
     def _take(self, delivery: Delivery) -> None:
+        if self._closing:
+            delivery.requeue()
+            return
         self.in_hand += 1
         self._received.append(delivery)
         self._arrived.set()

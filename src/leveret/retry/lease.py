@@ -135,9 +135,12 @@ class LeaseKeeper:
             self._grant = None
             self._lost(why)
 
+    @property
+    def next_in(self) -> float:
+        """Seconds between two requests: a holder renews thrice in a lease, a standby looks twice a second."""
+        return self._ttl / 3 if self._grant is not None else min(STANDBY_POLL, self._ttl / 3)
+
     async def _keep(self) -> None:
         while True:
             await self.run_once()
-            await self._clock.sleep(
-                self._ttl / 3 if self._grant is not None else min(STANDBY_POLL, self._ttl / 3)
-            )
+            await self._clock.sleep(self.next_in)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from leveret.core import handover
-from leveret.core.errors import LeaseLost, PublishError
+from leveret.core.errors import LeaseLost, PublishError, Unroutable
+from leveret.core.json_form import may_go_through_exchange
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import RetryEntry
@@ -36,7 +38,25 @@ class TransportRepublisher:
     async def republish(
         self, entries: Sequence[RetryEntry], *, holds: Callable[[], bool]
     ) -> list[PublishError | None]:
-        """Send all, then wait for all answers. A refused one takes no other along."""
+        """Send all, then wait for all answers. A refused one takes no other along.
+
+        What came in the JSON form and has no queue is sent once more, through its exchange.
+        """
+        told = await self._send_all(entries, holds=holds)
+        again = [
+            position
+            for position, (entry, error) in enumerate(zip(entries, told, strict=True))
+            if isinstance(error, Unroutable) and may_go_through_exchange(entry)
+        ]
+        if again:
+            through = [replace(entries[position], through_exchange=True) for position in again]
+            for position, error in zip(again, await self._send_all(through, holds=holds), strict=True):
+                told[position] = error
+        return told
+
+    async def _send_all(
+        self, entries: Sequence[RetryEntry], *, holds: Callable[[], bool]
+    ) -> list[PublishError | None]:
         transport = self._parts.transport
         probing = self._parts.world.reached is not None
         answers: list[asyncio.Future[None]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from leveret.core.errors import LeaseLost, StoreUnavailable
 from leveret.pipeline.parts import Parts, log
@@ -14,7 +15,10 @@ from leveret.retry.dispatch import Dispatch, Lateness
 from leveret.retry.intake import Intake
 from leveret.retry.lease import LeaseKeeper, Standing
 from leveret.retry.republish import TransportRepublisher
+from leveret.retry.schedule import HORIZON
 
+#: Seconds that batches in hand get at a graceful stop; what is then unfinished goes on with the next holder.
+FINISH_SECONDS = 5.0
 #: Seconds between looks for acts in the store, where nobody in this process nudges.
 ACTS_EVERY = 0.5
 
@@ -49,6 +53,9 @@ class TermService:
     async def work(self, grant: Grant) -> None:
         """One term of work."""
         raise AssertionError(f"{type(self).__name__} does not say how to work")
+
+    async def finish(self) -> None:
+        """Bring what is in hand to its end, and begin nothing new; called before a graceful stop."""
 
     def start(self) -> None:
         """Ask for the lease, and work whenever it is held."""
@@ -91,7 +98,9 @@ class TermService:
                 self._work = None
 
     async def stop(self, *, release: bool = True) -> None:
-        """Stop working, then give up the lease."""
+        """Stop working, then give up the lease; not *release*: as a kill would, with everything left as it is."""
+        if release and self._work is not None and self.keeper.holds:
+            await self._finish_in_time()
         work = self._work
         if work is not None:
             work.cancel()
@@ -101,6 +110,22 @@ class TermService:
         if work is not None:
             work.cancel()
             await asyncio.wait([work])
+
+    async def _finish_in_time(self) -> None:
+        over = asyncio.Event()
+        timer = self.parts.world.clock.call_later(FINISH_SECONDS, over.set)
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(self.finish()),
+            asyncio.create_task(over.wait()),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            timer.cancel()
+            for task in tasks:
+                task.cancel()
 
     async def act_when_asked(self, obey: Callable[[Grant], object], every: float) -> None:
         """Look for acts, again and again, until cancelled."""
@@ -137,8 +162,10 @@ class RetryService(TermService):
         ttl: float,
         overdue_rate: float | None,
         acts_every: float = ACTS_EVERY,
+        horizon: float = HORIZON,
     ) -> None:
         super().__init__(parts, lease="retry", ttl=ttl)
+        self._horizon = horizon
         self._publisher = publisher
         self._overdue_rate = overdue_rate
         self._acts_every = acts_every
@@ -148,7 +175,11 @@ class RetryService(TermService):
     async def work(self, grant: Grant) -> None:
         """Take envelopes in, let what is due out, obey acts."""
         dispatch = Dispatch(
-            self.parts, TransportRepublisher(self.parts), self.keeper, overdue_rate=self._overdue_rate
+            self.parts,
+            TransportRepublisher(self.parts),
+            self.keeper,
+            overdue_rate=self._overdue_rate,
+            horizon=self._horizon,
         )
         intake = Intake(self.parts, self._publisher, scheduled=dispatch.add)
         self.dispatch, self.intake = dispatch, intake
@@ -161,6 +192,11 @@ class RetryService(TermService):
             ])  # fmt: skip
         finally:
             self.dispatch = self.intake = None
+
+    async def finish(self) -> None:
+        """Store and ack the batch in hand, remove what was republished."""
+        if self.intake is not None and self.dispatch is not None:
+            await asyncio.gather(self.intake.finish(), self.dispatch.finish())
 
     @property
     def quiet(self) -> bool:

@@ -192,6 +192,19 @@ class RuntimeConfig:
         layers = self.layers
         return _resolve(layers._replace(code=layers.code | read_code(code, findings)), findings)
 
+    def with_flags(self, flags: Mapping[str, Any]) -> RuntimeConfig:
+        """The same, with what was typed on a command line: it beats everything else.
+
+        Args:
+            flags: by dotted key, as `load_config` takes them.
+
+        Raises:
+            ConfigError: all that is wrong in it.
+        """
+        findings = Findings(warnings=list(self.warnings))
+        layers = self.layers
+        return _resolve(layers._replace(flags=layers.flags | read_flags(flags, findings)), findings)
+
     def _spelt(self, worker: str) -> str:
         """The name under which *worker* is found: its own, or as only variables spell it."""
         folded = fold(worker)

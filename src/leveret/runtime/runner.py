@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from leveret.core.policy import RetryPolicy
+from leveret.core.retry_entry import Filter
 from leveret.dead_letters.keeper import Keeper
 from leveret.pipeline.consumer import WorkerConsumer
 from leveret.pipeline.delivery import Road
 from leveret.pipeline.gate import Gate
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import Publisher
-from leveret.pipeline.suspects import Suspects
+from leveret.pipeline.suspects import LOOK_EVERY, Suspects
 from leveret.pipeline.worker import WorkerSpec
 from leveret.ports import Threads
+from leveret.retry.schedule import HORIZON
 from leveret.retry.service import ACTS_EVERY, RetryService
 
 #: Seconds between looks whether everything is idle.
@@ -44,6 +46,11 @@ class Knobs:
     lease_ttl: float = 30.0
     overdue_rate: float | None = 1000.0
     acts_every: float = ACTS_EVERY
+    #: Seconds between looks for suspects, and how far ahead what waits is loaded.
+    suspects_every: float = LOOK_EVERY
+    horizon: float = HORIZON
+    #: False: delays are exact, whatever the policies say.
+    jitter: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +92,12 @@ class Runner:
                 policy=plan.policy,
                 threads=self._threads_for(plan.spec),
                 state=state,
+                random=parts.world.random if knobs.jitter else None,
             )
             for plan in plans
         ]
         self.consumers = [WorkerConsumer(road, parts) for road in roads]
-        self.suspects = Suspects(roads, parts)
+        self.suspects = Suspects(roads, parts, look_every=knobs.suspects_every)
         self.retry_service = (
             RetryService(
                 parts,
@@ -97,6 +105,7 @@ class Runner:
                 ttl=knobs.lease_ttl,
                 overdue_rate=knobs.overdue_rate,
                 acts_every=knobs.acts_every,
+                horizon=knobs.horizon,
             )
             if retry_worker
             else None
@@ -152,8 +161,6 @@ class Runner:
                 return False
         if self.keeper is not None and self.keeper.working and not self.keeper.quiet:
             return False
-        from leveret.core.retry_entry import Filter
-
         if self.retry_service is not None and self.retry_service.working and not self.retry_service.quiet:
             return False
         return (

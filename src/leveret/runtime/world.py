@@ -9,7 +9,6 @@ import queue
 import random
 import threading
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -22,6 +21,11 @@ LOOK_AGAIN = 5.0
 
 #: Linux's clock that goes on while the machine is suspended; elsewhere `time.monotonic` is what there is.
 _BOOT_CLOCK: int | None = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+#: The bits of a UUID that say its variant and version, RFC 9562; all others are random.
+_VERSION_4 = 0x0000_0000_0000_4000_8000_0000_0000_0000
+_NOT_FIXED = 0xFFFF_FFFF_FFFF_0FFF_3FFF_FFFF_FFFF_FFFF
 
 
 class SystemClock:
@@ -134,12 +138,25 @@ class DaemonThreads:
             self._calls.put(None)
 
 
+def random_uuid() -> str:
+    """A UUIDv4 as text, in half the time of `str(uuid.uuid4())`: each message gets one, and nobody needs the object.
+
+    Example:
+        >>> import uuid
+        >>> uuid.UUID(random_uuid()).version
+        4
+    """
+    bits = int.from_bytes(os.urandom(16)) & _NOT_FIXED | _VERSION_4
+    digits = f"{bits:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
 def system_world() -> World:
     """The real world."""
     return World(
         clock=SystemClock(),
         random=random.Random(),
-        new_id=lambda: str(uuid.uuid4()),
+        new_id=random_uuid,
         threads=DaemonThreads,
     )
 

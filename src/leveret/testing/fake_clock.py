@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-#: Timers this close to where the clock was moved to are due: ten steps of 0.1 s do not add up to 1.0 exactly.
-_ROUNDING = 1e-9
+#: Timers this close to where the clock was moved to are due: ten steps of 0.1 s do not add up to 1.0 exactly, and
+#: what is counted from the wall clock is known to a quarter of a microsecond only.
+_ROUNDING = 1e-6
 #: A task that spins on `sleep(0)` never leaves the loop idle; after so many turns time goes on all the same.
 _MOST_TURNS = 10_000
 #: How often others get a turn on a loop that does not tell whether anything is about to run.
@@ -19,7 +20,7 @@ _BLIND_TURNS = 50
 class FakeTimer:
     """A pending call of a `FakeClock`."""
 
-    __slots__ = ("_callback", "_context", "_loop", "cancelled", "due")
+    __slots__ = ("_callback", "_loop", "cancelled", "context", "due")
 
     def __init__(self, due: float, callback: Callable[[], object]) -> None:
         self.due = due
@@ -27,7 +28,7 @@ class FakeTimer:
         self._callback = callback
         self._loop = asyncio.get_running_loop()
         # As asyncio does it: the call sees the context variables of whoever asked for it.
-        self._context = contextvars.copy_context()
+        self.context = contextvars.copy_context()
 
     def cancel(self) -> None:
         """Do not make the call; harmless when it was made or cancelled already."""
@@ -36,7 +37,7 @@ class FakeTimer:
     def make(self) -> None:
         """Have the loop make the call in its next turn, unless it is cancelled by then."""
         if not self._loop.is_closed():
-            self._loop.call_soon(self._call, context=self._context)
+            self._loop.call_soon(self._call, context=self.context)
 
     def _call(self) -> None:
         if not self.cancelled:
@@ -69,6 +70,7 @@ class FakeClock:
         self._wall_ahead = start
         self._elapsed = 0.0
         self._timers: list[tuple[float, int, FakeTimer]] = []
+        self._asleep: dict[FakeTimer, None] = {}
         self._numbered = 0
 
     def now(self) -> float:
@@ -98,10 +100,16 @@ class FakeClock:
                 awake.set_result(None)
 
         timer = self.call_later(seconds, wake)
+        self._asleep[timer] = None
         try:
             await awake
         finally:
+            del self._asleep[timer]
             timer.cancel()
+
+    def asleep(self) -> Iterator[contextvars.Context]:
+        """The contexts in which somebody sleeps on this clock now, waiting for time to pass and for nothing else."""
+        return (timer.context for timer in self._asleep)
 
     @property
     def next_timer(self) -> float | None:
@@ -135,21 +143,22 @@ class FakeClock:
         self._wall_ahead += seconds
 
     async def _settled(self) -> None:
-        await _idle()
+        await idle()
         if self.settle is not None:
             await self.settle()
 
 
-async def _idle() -> None:
-    """Let the loop run until nothing else is about to."""
+async def idle() -> bool:
+    """Let the loop run until nothing else is about to; False where something always is."""
     # asyncio's own loops keep what is about to run in `_ready`. There is no public way to ask, and without asking a
     # fixed number of turns is either wasted or too few.
     about_to_run: Any = getattr(asyncio.get_running_loop(), "_ready", None)
     if about_to_run is None:
         for _ in range(_BLIND_TURNS):
             await asyncio.sleep(0)
-        return
+        return True
     for _ in range(_MOST_TURNS):
         await asyncio.sleep(0)
         if not about_to_run:
-            return
+            return True
+    return False

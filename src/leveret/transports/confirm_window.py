@@ -60,8 +60,6 @@ class ConfirmWindow:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_exception(error())
-                # Looked at once, so that asyncio does not complain where the caller was cancelled meanwhile.
-                turn.exception()
                 self._let_through += 1
 
     def _look_again(self) -> None:

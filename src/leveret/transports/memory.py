@@ -120,7 +120,7 @@ class MemoryTransport:
 
     @property
     def state(self) -> ConnectionState:
-        if self._connection is not None and self._connection.open:
+        if self._live() is not None:
             return "blocked" if self._broker.blocked else "connected"
         if self._closed:
             return "closed"
@@ -231,8 +231,6 @@ class MemoryTransport:
         for arrived in waiting:
             if not arrived.done():
                 arrived.set_exception(self._unreachable())
-                # Looked at once, so that asyncio does not complain where the caller was cancelled meanwhile.
-                arrived.exception()
 
     def _live(self) -> Connection | None:
         """The connection, where there is one now."""
@@ -303,8 +301,8 @@ class MemoryTransport:
         await self._window.enter()
 
     def send(self, message: Outgoing) -> asyncio.Future[None]:
-        connection = self._connection
-        if connection is None or not connection.open:
+        connection = self._live()
+        if connection is None:
             loop = asyncio.get_running_loop()
             refused: asyncio.Future[None] = loop.create_future()
             # In the loop's next turn, so that whoever sends again and again leaves room for the reconnect.

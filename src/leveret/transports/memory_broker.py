@@ -261,9 +261,6 @@ class MemoryBroker:
         with self.lock:
             connections = list(self._connections)
             self._connections.clear()
-            # First nobody consumes any more, or what goes back would be handed to the next in line to be cut.
-            for queue in self._queues.values():
-                queue.consumers.clear()
             for connection in reversed(connections):
                 connection.lose()
             self.changed()

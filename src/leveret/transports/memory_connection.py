@@ -27,7 +27,7 @@ Answer = asyncio.Future[None]
 class MemoryDelivery:
     """A message handed over by a `MemoryBroker`; see `leveret.ports.Delivery`."""
 
-    __slots__ = ("_properties", "_settled", "source", "_stored", "redelivered")
+    __slots__ = ("_properties", "_settled", "_stored", "redelivered", "source")
 
     def __init__(self, source: Consumer, stored: Stored) -> None:
         self.redelivered: Final = stored.redelivered

@@ -65,7 +65,11 @@ async def test_a_cancelled_timer_does_not_ring_even_at_the_last_moment():
     second = clock.call_later(1, lambda: rung.append("second"))
     second.cancel()
     timers = []
-    clock.call_later(1, lambda: timers[0].cancel())
+
+    def cancel():
+        timers[0].cancel()
+
+    clock.call_later(1, cancel)
     timers.append(clock.call_later(1, lambda: rung.append("third")))
     await clock.advance(2)
     assert rung == []

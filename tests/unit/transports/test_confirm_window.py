@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -99,6 +100,20 @@ async def test_all_who_wait_can_be_turned_away():
     assert [type(end) for end in ends] == [asyncio.CancelledError, ConnectionError, ConnectionError]
     publishers.room = 1
     await asyncio.wait_for(publishers.publish("afterwards"), 5)
+
+
+async def test_whoever_is_turned_away_and_cancelled_in_one_moment_is_no_complaint():
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    publishers = Publishers(room=0)
+    waiting = asyncio.create_task(publishers.publish("never"))
+    await turns()
+    publishers.window.fail(lambda: ConnectionError("closed"))
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    del waiting
+    gc.collect()
+    assert complaints == []
 
 
 @pytest.mark.parametrize("room", [0, -5])

@@ -94,12 +94,16 @@ async def test_observers_hear_of_each_accepted_publish_and_of_no_other(broker, t
 
 async def test_quiet_waits_for_what_is_ready_and_for_what_is_in_hand(broker, transport):
     await transport.send(message())
-    quiet = asyncio.create_task(broker.quiet())
-    delivery = await transport.get("q")
+    while_ready = asyncio.create_task(broker.quiet())
     await asyncio.sleep(0)
-    assert not quiet.done()
+    delivery = await transport.get("q")
+    while_in_hand = asyncio.create_task(broker.quiet())
+    # Each answer makes them look again.
+    for _ in range(3):
+        await transport.send(message("nobody", mandatory=False))
+    assert (while_ready.done(), while_in_hand.done()) == (False, False)
     delivery.ack()
-    await asyncio.wait_for(quiet, 5)
+    await asyncio.wait_for(asyncio.gather(while_ready, while_in_hand), 5)
 
 
 async def test_quiet_waits_for_answers_that_are_on_their_way(broker, transport):
@@ -250,6 +254,22 @@ async def test_messages_that_come_back_stand_where_they_stood(broker, transport)
     for place in (2, 0, 3, 1):
         in_hand[place].requeue()
     assert [outgoing.body for outgoing in broker.messages("q")] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+async def test_an_ack_that_makes_room_calls_no_receiver_before_it_returns(broker, transport):
+    deep, deepest = 0, 0
+
+    def take(delivery):
+        nonlocal deep, deepest
+        deep += 1
+        deepest = max(deepest, deep)
+        delivery.ack()
+        deep -= 1
+
+    await transport.consume("q", take, prefetch=1)
+    await asyncio.gather(*(transport.send(message()) for _ in range(2000)))
+    await asyncio.wait_for(broker.quiet(), 5)
+    assert deepest == 1
 
 
 async def test_three_consumers_take_turns(broker, transport):

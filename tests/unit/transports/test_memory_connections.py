@@ -85,6 +85,27 @@ async def test_before_open_nothing_can_be_asked_of_it(broker):
         await transport.send(message())
 
 
+def test_a_transport_whose_loop_is_gone_can_be_opened_on_another(broker):
+    transport = MemoryTransport(broker, world=fake_world())
+
+    async def first():
+        await transport.open()
+
+    async def second():
+        assert transport.state == "disconnected"
+        with pytest.raises(PublishRefused):
+            await transport.send(message())
+        with pytest.raises(BrokerUnreachable):
+            await transport.get("q")
+        await transport.open()
+        await transport.send(message())
+        await transport.close()
+
+    asyncio.run(first())
+    asyncio.run(second())
+    assert len(broker.messages("q")) == 1
+
+
 async def test_what_is_asked_in_the_moment_of_a_reconnect_is_answered_after_it(broker, connect):
     transport = await connect()
     await transport.send(message(body=b"one"))
@@ -170,6 +191,34 @@ async def test_an_abort_is_a_death_without_goodbye(broker, connect):
     await turns()
     assert broker.snapshot()["q"] == (3, 0, 0)
     assert [(await other.get("q")).redelivered for _ in range(3)] == [True, False, False]
+
+
+async def test_what_a_dead_one_had_goes_to_the_living_at_once(broker, connect):
+    dying, living = await connect(), await connect()
+    await dying.consume("q", print, prefetch=2)
+    for body in (b"a", b"b"):
+        await living.send(message(body=body))
+    taken = []
+    await living.consume("q", taken.append, prefetch=2)
+    dying.abort()
+    await turns()
+    assert [(delivery.body, delivery.redelivered) for delivery in taken] == [(b"a", True), (b"b", True)]
+
+
+async def test_close_gives_back_untouched_what_it_never_saw(broker, connect):
+    transport = await connect()
+    taken = []
+    await transport.consume("q", taken.append, prefetch=5)
+    await transport.send(message(body=b"seen"))
+    transport.send(message(body=b"never seen"))
+    await transport.close()
+    assert [delivery.body for delivery in taken] == [b"seen"]
+    other = await connect()
+    got = [await other.get("q") for _ in range(2)]
+    assert [(delivery.body, delivery.redelivered) for delivery in got] == [
+        (b"seen", True),
+        (b"never seen", False),
+    ]
 
 
 async def test_a_cancelled_consumer_gives_back_untouched_what_it_never_saw(broker, connect):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.ports import Grant, LeaseState
+from leveret.stores.boot_time import boot_time
 from leveret.stores.memory.data import LeaseRow, MemoryData
 
 if TYPE_CHECKING:
@@ -16,20 +17,22 @@ class MemoryRetryLease:
 
     Args:
         name: one lease a name.
-        clock: tells the time.
+        clock: tells the time; None: the clock that runs from boot.
         data: what it lies in; leases that compete share it.
 
     Example:
-        >>> lease = MemoryRetryLease(clock=clock)
+        >>> lease = MemoryRetryLease()
         >>> await lease.acquire_or_renew("one", now=0.0, expires_at=30.0)
         True
         >>> await lease.acquire_or_renew("two", now=0.0, expires_at=30.0)
         False
     """
 
-    def __init__(self, *, clock: Clock, name: str = "retry_worker", data: MemoryData | None = None) -> None:
+    def __init__(
+        self, *, clock: Clock | None = None, name: str = "retry_worker", data: MemoryData | None = None
+    ) -> None:
         self.name = name
-        self._clock = clock
+        self._time = boot_time if clock is None else clock.monotonic
         self._data = data if data is not None else MemoryData()
 
     async def acquire_or_renew(self, holder_id: str, now: float, expires_at: float) -> bool:
@@ -38,7 +41,7 @@ class MemoryRetryLease:
         Returns:
             Whether *holder_id* holds it now.
         """
-        time = self._clock.monotonic()
+        time = self._time()
         row = self._data.leases.setdefault(self.name, LeaseRow("", 0, 0.0))
         if row.holder != holder_id:
             if row.holder and row.expires > time:
@@ -51,7 +54,7 @@ class MemoryRetryLease:
     async def grant(self, holder_id: str) -> Grant | None:
         """Proof that *holder_id* holds the lease, with its term; None where it does not, or its time is over."""
         row = self._data.leases.get(self.name)
-        if row is None or row.holder != holder_id or row.expires <= self._clock.monotonic():
+        if row is None or row.holder != holder_id or row.expires <= self._time():
             return None
         return Grant(self.name, holder_id, row.term)
 
@@ -64,7 +67,7 @@ class MemoryRetryLease:
     async def state(self) -> LeaseState | None:
         """Who holds it (nobody: an empty name), or None where nobody ever did."""
         row = self._data.leases.get(self.name)
-        return None if row is None else lease_state(row, self._clock.monotonic())
+        return None if row is None else lease_state(row, self._time())
 
 
 def lease_state(row: LeaseRow, time: float) -> LeaseState:

@@ -62,6 +62,11 @@ def exact(text: str) -> str | bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
+def place_of(column: str | bytes) -> tuple[bool, str | bytes]:
+    """What sorts as SQLite sorts what `exact` wrote: bytes behind texts."""
+    return isinstance(column, bytes), column
+
+
 def text_of(column: str | bytes) -> str:
     """The text that `exact` wrote."""
     return column if isinstance(column, str) else column.decode("utf-8", "surrogatepass")

@@ -65,6 +65,10 @@ def translated(error: Exception, path: Path, *, waited: float) -> Exception:
         return error
     if isinstance(error, sqlite3.Error):
         return _of_sqlite(error, path, waited)
+    if isinstance(error, OSError):
+        return unavailable(
+            path, f"it cannot be looked at ({error.strerror})", "look at its disk and its folder's rights"
+        )
     if isinstance(error, (OverflowError, UnicodeError, MemoryError)):
         return StoreRefused(f"SQLite cannot hold this: {error or type(error).__name__}")
     return error

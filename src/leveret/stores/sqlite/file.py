@@ -40,6 +40,9 @@ _LOG_BYTES = 64 * 1024 * 1024
 #: Switching a new file to the write-ahead log does not wait for others by itself: so often a second is it tried again.
 _TRIES_A_SECOND = 50
 
+#: Primary result codes of a file or folder that may only be read.
+_NO_RIGHTS = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
+
 
 @dataclass(slots=True)
 class _Job:
@@ -68,6 +71,7 @@ class SqliteFile:
         self._log = Path(f"{self.path}-wal")
         self._busy_timeout = busy_timeout
         self._jobs: queue.SimpleQueue[_Job] | None = None
+        self._thread: threading.Thread
         # What was taken out of the queue, and is served before it. It and all below belong to the thread.
         self._backlog: deque[_Job] = deque()
         self._connection: sqlite3.Connection | None = None
@@ -93,9 +97,10 @@ class SqliteFile:
             return
         jobs = self._jobs = queue.SimpleQueue()
         # A daemon: a program that ends without close() is not held up. What was not answered was not stored.
-        threading.Thread(
+        self._thread = threading.Thread(
             target=self._serve, args=(jobs,), name=f"leveret-store-{self.path.name}", daemon=True
-        ).start()
+        )
+        self._thread.start()
         job = _Job("open", _nothing, create=create)
         jobs.put(job)
         try:
@@ -111,6 +116,8 @@ class SqliteFile:
             job = _Job("close", _nothing)
             jobs.put(job)
             await asyncio.wrap_future(job.answer)
+            # It has nothing left to do but to end.
+            self._thread.join()
 
     async def read(self, call: Callable[[sqlite3.Connection], R]) -> R:
         """Run *call* in the thread, in one read transaction: all of it sees one state of the store."""
@@ -277,10 +284,6 @@ class SqliteFile:
                 f"{path.name} was removed while it was open",
                 "move it back, or restart to begin with a new one",
             ) from None
-        except OSError as error:
-            raise unavailable(
-                self.path, f"it cannot be looked at ({error.strerror})", "look at its disk"
-            ) from error
         return found.st_dev, found.st_ino
 
     def _leave_old_file(self, connection: sqlite3.Connection) -> None:
@@ -318,15 +321,15 @@ class SqliteFile:
         try:
             try:
                 schema.recognise(connection, self.path, create=create)
-            except sqlite3.OperationalError:
-                # A log cannot be begun beside a file in a folder that may only be read. Without a log, nobody writes.
-                if not existed or os.access(self.path.parent, os.W_OK) or self._log_holds_something():
+            except sqlite3.OperationalError as error:
+                # A log cannot be begun in a folder that may only be read. Where none lies, nobody has the file open,
+                # and it can be read without one.
+                if not existed or self._log.exists() or _primary(error) not in _NO_RIGHTS:
                     raise
                 connection.close()
                 connection = self._connection_for("ro&immutable=1")
                 schema.recognise(connection, self.path, create=False)
-            if os.access(self.path, os.W_OK):
-                self._keep_log(connection)
+            self._keep_log(connection)
             schema.migrate(connection)
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
@@ -345,24 +348,30 @@ class SqliteFile:
             f"{self.path.as_uri()}?mode={mode}", uri=True, timeout=self._busy_timeout, isolation_level=None
         )
 
-    def _log_holds_something(self) -> bool:
-        return self._log.exists() and self._log.stat().st_size > 0
-
     def _keep_log(self, connection: sqlite3.Connection) -> None:
-        """Switch the file to the write-ahead log; it stays so for its life."""
+        """Switch the file to the write-ahead log, for good. One that may only be read is left as it is."""
         if connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal":
             return
-        tries = max(1, int(self._busy_timeout * _TRIES_A_SECOND))
+        # SQLite waits for others in some of these cases, and in some it does not. So it never does, and we do.
+        connection.execute("PRAGMA busy_timeout = 0").fetchall()
         pause = threading.Event()
-        for left in reversed(range(tries)):
+        for left in reversed(range(max(1, int(self._busy_timeout * _TRIES_A_SECOND)))):
             try:
                 connection.execute("PRAGMA journal_mode = WAL").fetchall()
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not left:
+                if _primary(error) in _NO_RIGHTS:
+                    break
+                if _primary(error) != sqlite3.SQLITE_BUSY or not left:
                     raise
                 pause.wait(1 / _TRIES_A_SECOND)
             else:
-                return
+                break
+        connection.execute(f"PRAGMA busy_timeout = {int(self._busy_timeout * 1000)}").fetchall()
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """The primary result code: the low byte of the extended one."""
+    return error.sqlite_errorcode & 0xFF
 
 
 def _casefold(text: str | bytes | None) -> str:

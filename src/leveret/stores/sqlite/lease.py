@@ -6,14 +6,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leveret.core.errors import ConfigError, LeaseLost
+from leveret.core.errors import LeaseLost
 from leveret.ports import Grant, LeaseState
+from leveret.stores.boot_time import boot_time
 from leveret.stores.sqlite.file import BUSY_TIMEOUT, SqliteFile
 
 if TYPE_CHECKING:
     import sqlite3
 
     from leveret.ports import Clock
+    from leveret.stores.sqlite.documents import SqliteDocumentStore
     from leveret.stores.sqlite.store import SqliteStore
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -53,7 +55,7 @@ class SqliteRetryLease:
     Args:
         store: an open store, or the path of a file, which is then opened (and created) at first use.
         name: one lease a name.
-        clock: what tells the time; needed with a path, an open store has its own.
+        clock: what tells the time, with a path; None: the clock that runs from boot. A store has its own.
 
     Example:
         >>> lease = SqliteRetryLease(store, name="shop/retry")
@@ -63,7 +65,7 @@ class SqliteRetryLease:
 
     def __init__(
         self,
-        store: SqliteStore | str | os.PathLike[str],
+        store: SqliteStore | SqliteDocumentStore | str | os.PathLike[str],
         *,
         name: str = "retry_worker",
         clock: Clock | None = None,
@@ -71,13 +73,11 @@ class SqliteRetryLease:
         self.name = name
         self._boot = this_boot()
         self._own: SqliteFile | None = None
-        if not isinstance(store, (str, os.PathLike)):
-            self._file, self._clock = store.file, store.clock
-        elif clock is None:
-            raise ConfigError(f"SqliteRetryLease({store!r}): a path needs clock= too, which tells the time")
+        if isinstance(store, (str, os.PathLike)):
+            self._file = self._own = SqliteFile(store, busy_timeout=BUSY_TIMEOUT)
         else:
-            self._file, self._clock = SqliteFile(store, busy_timeout=BUSY_TIMEOUT), clock
-            self._own = self._file
+            self._file, clock = store.file, store.clock
+        self._time = boot_time if clock is None else clock.monotonic
 
     async def acquire_or_renew(self, holder_id: str, now: float, expires_at: float) -> bool:
         """Claim an expired lease or extend this holder's, for `expires_at - now` seconds by the store's clock.
@@ -88,7 +88,7 @@ class SqliteRetryLease:
         ttl = expires_at - now
 
         def ask(connection: sqlite3.Connection) -> bool:
-            time = self._clock.monotonic()
+            time = self._time()
             row = connection.execute(
                 "SELECT holder, term, expires, ttl, boot FROM lease WHERE name = ?", (self.name,)
             ).fetchone()
@@ -111,7 +111,7 @@ class SqliteRetryLease:
     async def grant(self, holder_id: str) -> Grant | None:
         """Proof that *holder_id* holds the lease, with its term; None where it does not, or its time is over."""
         row = await self._row()
-        if row is None or row[0] != holder_id or self._left(row, self._clock.monotonic()) <= 0:
+        if row is None or row[0] != holder_id or self._left(row, self._time()) <= 0:
             return None
         return Grant(self.name, holder_id, row[1])
 
@@ -131,7 +131,7 @@ class SqliteRetryLease:
         row = await self._row()
         if row is None:
             return None
-        return LeaseState(row[0], row[1], self._left(row, self._clock.monotonic()))
+        return LeaseState(row[0], row[1], self._left(row, self._time()))
 
     async def close(self) -> None:
         """Close the file where the lease has opened it itself; a store is left open. Idempotent."""

@@ -17,6 +17,7 @@ from leveret.stores.sqlite.columns import (
     exact,
     letter_of,
     letter_row,
+    place_of,
     replays_of,
     replays_text,
     text_of,
@@ -66,18 +67,17 @@ class SqliteLetters:
                 f" WHERE namespace = ? AND state = ? AND (died_at, id) < (?, ?) AND {asked.sql}"
                 " ORDER BY died_at DESC, id DESC LIMIT ?"
             )
-            pages: list[tuple[float, str, str, tuple[Any, ...]]] = []
+            rows: list[tuple[Any, ...]] = []
             for namespace in namespaces_of(connection, "dead_letter", wanted.namespace):
                 # At the very time of the cursor, namespaces behind its own are done with, and those before it are not.
                 id = exact(start[2]) if namespace == start[1] else AFTER_ALL if namespace < start[1] else ""
                 for state in dict.fromkeys(states):
                     values = (exact(namespace), state, start[0], id, *asked.values, limit + 1)
-                    pages += [
-                        (row[3], namespace, text_of(row[1]), row) for row in connection.execute(sql, values)
-                    ]
-            pages.sort(key=lambda each: each[:3], reverse=True)
-            more = cursors.written(*pages[limit - 1][:3]) if len(pages) > limit else None
-            return [letter_of(row) for *_, row in pages[:limit]], more
+                    rows += connection.execute(sql, values)
+            rows.sort(key=lambda row: (row[3], place_of(row[0]), place_of(row[1])), reverse=True)
+            page = [letter_of(row) for row in rows[:limit]]
+            last = page[-1] if len(rows) > limit else None
+            return page, None if last is None else cursors.written(last.died_at, last.namespace, last.id)
 
         return await self.file.read(ask)
 

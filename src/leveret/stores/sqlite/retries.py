@@ -17,6 +17,7 @@ from leveret.stores.sqlite.columns import (
     exact,
     letter_row,
     marks,
+    place_of,
     retry_of,
     retry_row,
     text_of,
@@ -59,6 +60,9 @@ _UPCOMING = """
     WHERE namespace = ? AND (try_at, key) > (?, ?) AND try_at <= ? AND try_at < 9e999
     ORDER BY try_at, key LIMIT ?
 """
+
+#: Keys that one query asks for: above this nothing is gained, and old builds of SQLite take no more than 999 values.
+_TAKEN_AT_ONCE = 100
 
 
 class SqliteRetries:
@@ -132,15 +136,17 @@ class SqliteRetries:
         def ask(connection: sqlite3.Connection) -> list[RetryEntry]:
             check_grant(connection, grant)
             now = self.clock.now()
-            sql = (
-                f"SELECT {RETRY_WHOLE} FROM retry"  # noqa: S608
-                " WHERE namespace = ? AND key = ? AND failure = ? AND state <> 'held'"
-            )
-            found = (
-                connection.execute(sql, (exact(namespace), exact(key), failure)).fetchone()
-                for key, failure in rows
-            )
-            return [retry_of(row, now) for row in found if row is not None]
+            wanted = [(exact(key), failure) for key, failure in rows]
+            found: dict[str | bytes, tuple[Any, ...]] = {}
+            for start in range(0, len(wanted), _TAKEN_AT_ONCE):
+                keys = [key for key, _ in wanted[start : start + _TAKEN_AT_ONCE]]
+                sql = (
+                    f"SELECT {RETRY_WHOLE} FROM retry WHERE namespace = ? AND state <> 'held'"  # noqa: S608
+                    f" AND key IN ({', '.join('?' * len(keys))})"
+                )
+                found.update((row[1], row) for row in connection.execute(sql, (exact(namespace), *keys)))
+            taken = ((found.get(key), failure) for key, failure in wanted)
+            return [retry_of(row, now) for row, failure in taken if row is not None and row[2] == failure]
 
         return await self.file.read(ask)
 
@@ -277,17 +283,20 @@ class SqliteRetries:
                 f"SELECT {RETRY} FROM retry WHERE namespace = ? AND (try_at, key) > (?, ?) AND {asked.sql}"  # noqa: S608
                 " ORDER BY try_at, key LIMIT ?"
             )
-            pages: list[tuple[float, str, str, tuple[Any, ...]]] = []
+            rows: list[tuple[Any, ...]] = []
             for namespace in namespaces_of(connection, "retry", wanted.namespace):
                 # At the very time of the cursor, namespaces before its own are done with, and those behind it are not.
                 key = exact(start[2]) if namespace == start[1] else "" if namespace > start[1] else AFTER_ALL
-                found = connection.execute(sql, (exact(namespace), start[0], key, *asked.values, limit + 1))
-                pages += [(row[5], namespace, text_of(row[1]), row) for row in found]
-            if wanted.namespace is None:
-                pages.sort(key=lambda each: each[:3])
+                rows += connection.execute(sql, (exact(namespace), start[0], key, *asked.values, limit + 1))
+            rows.sort(key=lambda row: (row[5], place_of(row[0]), place_of(row[1])))
             now = self.clock.now()
-            more = cursors.written(*pages[limit - 1][:3]) if len(pages) > limit else None
-            return [retry_of(row, now) for *_, row in pages[:limit]], more
+            page = [retry_of(row, now) for row in rows[:limit]]
+            more = (
+                cursors.written(rows[limit - 1][5], page[-1].namespace, page[-1].key)
+                if len(rows) > limit
+                else None
+            )
+            return page, more
 
         return await self.file.read(ask)
 

@@ -71,7 +71,7 @@ CREATE TABLE dead_letter (
     PRIMARY KEY (namespace, id)
 );
 CREATE INDEX dead_letter_listing ON dead_letter (namespace, state, died_at, id);
-CREATE INDEX dead_letter_claimed ON dead_letter (replay_id) WHERE state = 'claimed';
+CREATE INDEX dead_letter_claimed ON dead_letter (replay_id, died_at, namespace, id) WHERE state = 'claimed';
 CREATE INDEX dead_letter_id_ending ON dead_letter (substr(id, -6));
 CREATE INDEX dead_letter_message_ending ON dead_letter (substr(message_id, -6)) WHERE message_id IS NOT NULL;
 

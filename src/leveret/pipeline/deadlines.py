@@ -1,0 +1,87 @@
+"""Deadlines: every publish ends in time, and a timer serves all that were given as long (P9)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from leveret.ports import Clock, Timer
+
+
+class Deadlines:
+    """Awaits answers that must come in time.
+
+    A timer each would be made and cancelled with every publish, for nothing, and took a tenth of its time. Answers that
+    are given the same number of seconds end in the order in which they were asked for, so one timer, set for the first
+    of them, is enough.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        #: By their seconds.
+        self._lines: dict[float, _Line] = {}
+
+    async def met(self, answer: asyncio.Future[Any], limit: float) -> bool:
+        """Await *answer*, False where *limit* seconds pass first; then it is cancelled.
+
+        Raises:
+            Exception: what the answer raises.
+        """
+        if answer.done():
+            answer.result()
+            return True
+        line = self._lines.get(limit)
+        if line is None:
+            line = self._lines[limit] = _Line(self._clock, limit)
+        line.add(answer)
+        try:
+            await answer
+        except asyncio.CancelledError:
+            if answer in line.waiting or _cancelled():
+                raise
+            return False
+        finally:
+            line.leave(answer)
+            if not line.waiting and self._lines.get(limit) is line:
+                del self._lines[limit]
+        return True
+
+
+class _Line:
+    """Answers that were given equally long, the longest awaited first."""
+
+    def __init__(self, clock: Clock, limit: float) -> None:
+        self._clock = clock
+        self._limit = limit
+        #: When each is late, by the monotonic clock.
+        self.waiting: dict[asyncio.Future[Any], float] = {}
+        self._timer: Timer | None = None
+
+    def add(self, answer: asyncio.Future[Any]) -> None:
+        self.waiting[answer] = self._clock.monotonic() + self._limit
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._limit, self._look)
+
+    def leave(self, answer: asyncio.Future[Any]) -> None:
+        self.waiting.pop(answer, None)
+        if not self.waiting and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        now = self._clock.monotonic()
+        for answer, late_at in list(self.waiting.items()):
+            if late_at > now:
+                # The timer was set for one that has been answered since.
+                self._timer = self._clock.call_later(late_at - now, self._look)
+                return
+            # Out of the line: this is how it is told from an answer that its caller cancels.
+            del self.waiting[answer]
+            answer.cancel()
+
+
+def _cancelled() -> bool:
+    """Whether the running task itself is being cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -576,8 +576,8 @@ class Leveret:
         until_idle: bool,
         signals: bool,
         ready: Callable[[], Awaitable[object]] | None = None,
-        stopping: Callable[[int], object] = lambda running: None,
-        stopped: Callable[[Stopped], object] = lambda stopped: None,
+        stopping: Callable[[int], object] = lambda _: None,
+        stopped: Callable[[Stopped], object] = lambda _: None,
     ) -> None:
         """As `run`; *ready* is awaited once it works, *stopping* and *stopped* are told as by `running`."""
         asked = asyncio.Event()

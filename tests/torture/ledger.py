@@ -16,7 +16,7 @@ from leveret.core.message import Message
 
 Kind = Literal[
     "plain", "result", "soft", "uncounted", "exhausted", "hard", "broken", "no taker", "later", "no id", "malformed",
-    "ordered",
+    "ordered", "wide",
 ]  # fmt: skip
 
 #: The letters that each kind of message must end in; the others are done, and have none.

@@ -16,7 +16,7 @@ from leveret import Context, HardFailure, Leveret, Message, PublishRefused, Publ
 from leveret.app import Stand
 from leveret.core import handover
 from leveret.core import headers as h
-from leveret.core.message import Outgoing
+from leveret.core.message import Outgoing, unwrap
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import Filter
 from leveret.ports import Store
@@ -187,7 +187,7 @@ def shop(life: Life) -> Leveret:
         await clock.sleep(HANDLER)
         await life.still_alive()
         kind = order["kind"]
-        if kind in {"soft", "no id"} and ctx.attempt == 1:
+        if kind in {"soft", "no id", "wide"} and ctx.attempt == 1:
             raise SoftFailure("not yet")
         if kind == "uncounted" and ctx.first_failed_at is None:
             raise SoftFailure("not yet", retry_after=1.5, counted=False)
@@ -318,7 +318,7 @@ class Scene:
     def handed_over(self) -> list[bytes]:
         """The bodies of what the broker has handed over, and not got back."""
         return [
-            delivery.body
+            unwrap(delivery.body, delivery.properties)[0]
             for connection in self.broker._connections
             for consumer in connection.consumers
             for delivery in consumer.unsettled
@@ -335,7 +335,7 @@ class Scene:
             whole = await store.entry("shop", entry.retry_id)
             assert whole is not None
             assert whole.body is not None
-            self.ledger.interrupt([whole.body])
+            self.ledger.interrupt([unwrap(whole.body, Properties(whole.properties))[0]])
         claimed, _ = await store.letters(Filter(namespace="shop"), limit=1000, states=("claimed",))
         for letter in claimed:
             whole_letter = await store.letter("shop", letter.id)
@@ -353,7 +353,7 @@ class Scene:
         )
 
     async def _all_done(self, life: Life) -> bool:
-        if not self.ledger.mended or not all(task.done() for task in life._tasks):
+        if not all(task.done() for task in life._tasks):
             return False
         for task in life._tasks:
             task.result()
@@ -371,7 +371,7 @@ class Scene:
 def _planned() -> Iterator[Planned]:
     kinds: list[Kind] = [
         "plain", "result", "soft", "uncounted", "exhausted", "hard", "broken", "no taker", "later", "no id", "malformed",
-        "ordered",
+        "ordered", "wide",
     ]  # fmt: skip
     hard: list[Kind] = ["hard"]
     for number in range(6):
@@ -383,7 +383,8 @@ def _planned() -> Iterator[Planned]:
                 "book.kept" if kind == "ordered" else "order.placed",
                 body,
                 id=None if kind == "no id" else f"{kind}-{number}",
-                headers={"kept": [1, {"deep": number}]},
+                # With the headers of an envelope, a wide one's would no longer fit their frame.
+                headers={"kept": [1, {"deep": number}]} | ({"wide": "x" * 130_700} if kind == "wide" else {}),
                 correlation_id=None if kind == "no id" else f"about {number}",
                 priority=None if kind == "no id" else number,
             )

@@ -65,7 +65,12 @@ class Waiting:
         """The first few that are meant."""
         entries, _ = await self._look.store.entries(wanted, limit=limit)
         return [
-            Row(each.namespace, each.retry_id, each.worker, each.queue or f"{each.exchange}/{each.routing_key}")
+            Row(
+                each.namespace,
+                each.retry_id,
+                each.worker,
+                each.queue or f"{each.exchange}/{each.routing_key}",
+            )
             for each in entries
         ]
 
@@ -210,7 +215,9 @@ async def perform(
         if state is not None and state.left > 0:
             console.note(f"asked {holder(state.holder)} (holds the lease)")
         else:
-            console.note(f"written down; nobody holds the lease of the {_HOLDERS[lease]} now, waiting for one")
+            console.note(
+                f"written down; nobody holds the lease of the {_HOLDERS[lease]} now, waiting for one"
+            )
         report = await ask(lambda: None)
     return _tell(look, chosen, report, verb=verb, lease=lease, alone=doing.here)
 
@@ -232,13 +239,15 @@ def _tell(look: Look, chosen: Chosen, report: ActReport, *, verb: str, lease: Le
         console.warning(note)
     if not report.answered:
         console.warning(
-            f"no {_HOLDERS[lease]} of {chosen.namespace} answered in 5 s. It stays written in {look.store.display}, and the "
-            "next one does it when it starts:  leveret run"
+            f"no {_HOLDERS[lease]} of {chosen.namespace} answered in 5 s. It stays written in {look.store.display}, "
+            "and the next one does it when it starts:  leveret run"
             + ("" if alone else ".  Or do it in this process: the same with --here")
         )
         return exits.PART
     if not report.finished:
-        console.warning(f"{holder(report.by)} began and has not finished; the next holder of the lease goes on with it")
+        console.warning(
+            f"{holder(report.by)} began and has not finished; the next holder of the lease goes on with it"
+        )
         return exits.PART
     return exits.DONE if report.done == report.asked > 0 else exits.PART
 

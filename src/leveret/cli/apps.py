@@ -1,4 +1,4 @@
-"""The app that a command is about: loaded, with the flags on top of its code. The only file here that looks inside one."""
+"""The app that a command is about, with the flags on top of its code. The only file here that looks inside one."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def load(
     target = target or config.app
     if target is None:
         raise ConfigError(
-            f"leveret {command} needs an app. Name it in one of: leveret {command} MODULE:APP · LEVERET_APP=MODULE:APP · "
-            'app = "MODULE:APP" in leveret.toml'
+            f"leveret {command} needs an app. Name it in one of: leveret {command} MODULE:APP · "
+            'LEVERET_APP=MODULE:APP · app = "MODULE:APP" in leveret.toml'
         )
     if common.config is not None:
         # The app reads its settings itself, when its module makes it.
@@ -74,7 +74,7 @@ def load(
         app = load_app(target, command=f"leveret {command}")
     except LeveretError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - a module may raise anything, and whatever it is, it is shown
         exits.show_users(error)
         raise typer.Exit(exits.USAGE) from None
     app._with_flags(common.flags(more))  # noqa: SLF001 - see the head of this file

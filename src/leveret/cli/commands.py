@@ -6,13 +6,13 @@ from typing import Annotated, Final
 
 import typer
 
-from leveret.cli import dead, doctor, exits, publish, retries, run, services, status, store, topology
+from leveret.cli import dead, demo, doctor, exits, publish, retries, run, services, status, store, topology
 
 #: Below the help, and in the reference.
 _EPILOG: Final = "Exit codes: " + " · ".join(f"{code} {meaning}" for code, meaning in exits.MEANINGS.items())
 
 cli = typer.Typer(
-    help="Reliable messaging: what leveret has accepted is processed, waiting for its next try, or in the dead letters.",
+    help="Reliable messaging: what leveret has accepted is processed, waiting, or in the dead letters.",
     epilog=_EPILOG,
     no_args_is_help=True,
     add_completion=False,
@@ -32,12 +32,12 @@ def _show_version(wanted: bool) -> None:
 
 @cli.callback()
 def _root(
-    version: Annotated[  # noqa: ARG001 - its callback does it
+    version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version.")
     ] = False,
 ) -> None:
     pass
 
 
-for group in (run, services, publish, status, retries, dead, topology, store, doctor):
+for group in (demo, run, services, publish, status, retries, dead, topology, store, doctor):
     group.add_to(cli)

@@ -64,8 +64,14 @@ class Console:
         if not self.quiet:
             self.result(text, "head")
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (),
-              styles: Sequence[str] = ()) -> None:
+    def table(
+        self,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        right: Sequence[str] = (),
+        styles: Sequence[str] = (),
+    ) -> None:
         """Rows under their titles; on a terminal the last column is cut to its width.
 
         Args:
@@ -108,7 +114,9 @@ class Console:
         if yes:
             return None
         if not self.can_ask:
-            self.warning(f"{question}: there is no terminal to ask on, and nothing was done. Say --yes, or --dry-run")
+            self.warning(
+                f"{question}: there is no terminal to ask on, and nothing was done. Say --yes, or --dry-run"
+            )
             return NEEDS_YES
         self._err.print(Text(f"{question}? [y/N] "), end="")
         if sys.stdin.readline().strip().lower() in {"y", "yes"}:
@@ -140,10 +148,14 @@ class Console:
         """Draw lines in place of those before; what was drawn last stays. Yields what draws."""
         # Not soft-wrapped: a line that is too long for the terminal is cut, so that all stay in their places.
         screen = RichConsole(theme=STYLES, no_color=self._err.no_color, highlight=False, stderr=True)
-        with Live(console=screen, auto_refresh=False, redirect_stdout=False, redirect_stderr=False) as drawing:
+        with Live(
+            console=screen, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        ) as drawing:
 
             def draw(lines: Sequence[Line]) -> None:
-                whole = Text("\n", no_wrap=True, overflow="ellipsis").join(Text.assemble(*line) for line in lines)
+                whole = Text("\n", no_wrap=True, overflow="ellipsis").join(
+                    Text.assemble(*line) for line in lines
+                )
                 whole.no_wrap, whole.overflow = True, "ellipsis"
                 drawing.update(whole, refresh=True)
 

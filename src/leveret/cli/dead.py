@@ -35,9 +35,7 @@ async def list_(
     which: Which,
     state: Annotated[
         State,
-        typer.Option(
-            "--state", metavar="STATE", help="dead, claimed (by a replay), replayed, or discarded."
-        ),
+        typer.Option("--state", metavar="STATE", help="dead, claimed (by a replay), replayed, or discarded."),
     ] = "dead",
     limit: Limit = 50,
     common: Common,
@@ -72,7 +70,10 @@ async def list_(
 
 
 async def groups(*, which: Which, common: Common) -> None:
-    """List what dead letters died of, the most frequent first: same worker, same exception, same reason but for its numbers."""
+    """List what dead letters died of, the most frequent first.
+
+    A group has the same worker, the same exception, and the same reason but for its numbers and ids.
+    """
     from leveret.cli import records
     from leveret.cli.looking import looking
     from leveret.cli.words import clock, counted
@@ -109,7 +110,7 @@ async def show(
     *,
     common: Common,
 ) -> None:
-    """Show one dead letter in any state: its reason, its body, its traceback, and every replay."""
+    """Show one dead letter: reason, body, traceback, replays."""
     from leveret.cli import records
     from leveret.cli.looking import looking
     from leveret.cli.shown import show_content, show_fields
@@ -133,7 +134,7 @@ async def show(
                 ("type", letter.type),
                 ("worker", letter.worker),
                 ("died", clock(letter.died_at, now=now)),
-                ("of", letter.ending),
+                ("ending", letter.ending),
                 ("reason", letter.reason),
                 ("exception", letter.error),
                 ("tried", str(letter.attempts)),

@@ -54,10 +54,11 @@ async def replay(
     doing: Doing,
     common: Common,
 ) -> int:
-    """Publish dead letters again: to the queue that failed them, else to where they were first published.
+    """Publish dead letters again.
 
-    It is written into the store and done by the running keeper; ask for it twice, and each letter is still published
-    once. Ends with exit code 6 where something is left: the same again goes on with it.
+    Each goes to the queue that failed it, else to where it was first published. The act is written into
+    the store and done by the running keeper; ask for it twice, and each letter is still published once. Ends with
+    exit code 6 where something is left: the same again goes on with it.
     """
     from leveret.cli.acts import Lying, choose, perform, with_broker
     from leveret.cli.looking import looking, refuse_memory_broker
@@ -82,9 +83,7 @@ async def replay(
                 reset_attempts=not keep_attempts,
                 stop_after=stop_after,
                 rpc=rpc,
-                progress=lambda report: (
-                    None if report.finished else _show_progress(look, report)
-                ),
+                progress=lambda report: None if report.finished else _show_progress(look, report),
                 **words,
             )
 
@@ -115,7 +114,10 @@ def _show_progress(look: Look, report: ActReport) -> None:
 
 async def edit(
     id: Annotated[str, typer.Argument(metavar="ID", help="A message id or letter id, or its ending.")],
-    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="The new payload as JSON; - reads it from standard input.")],
+    payload: Annotated[
+        str,
+        typer.Argument(metavar="PAYLOAD", help="The new payload as JSON; - reads it from standard input."),
+    ],
     *,
     common: Common,
 ) -> None:
@@ -140,7 +142,7 @@ async def edit(
 async def discard(
     ids: Ids = None, dry_run: DryRun = False, yes: Yes = False, *, which: Which, common: Common
 ) -> int:
-    """Put dead letters aside. `leveret dead restore` brings them back."""
+    """Put dead letters aside; restore brings them back."""
     return await _set_aside("discard", ("dead",), ids or [], which, common, dry_run=dry_run, yes=yes)
 
 
@@ -173,7 +175,9 @@ async def _set_aside(
         question = f"{verb} {counted(chosen.count, 'letter')} of {chosen.namespace}"
         if dry_run:
             if console.json:
-                console.record({"act": f"dead.{verb}", "namespace": chosen.namespace, "would_change": chosen.count})
+                console.record(
+                    {"act": f"dead.{verb}", "namespace": chosen.namespace, "would_change": chosen.count}
+                )
             else:
                 console.result(f"{question}; nothing was done (--dry-run)")
             return exits.DONE
@@ -182,7 +186,9 @@ async def _set_aside(
         letters = _letters(look, chosen.namespace)
         done = await (letters.discard if verb == "discard" else letters.restore)(chosen.ids, **words)
         if console.json:
-            console.record({"act": f"dead.{verb}", "namespace": chosen.namespace, "asked": chosen.count, "done": done})
+            console.record(
+                {"act": f"dead.{verb}", "namespace": chosen.namespace, "asked": chosen.count, "done": done}
+            )
         else:
             console.result(f"{verb} {done} of {chosen.count}")
         return exits.DONE if done == chosen.count else exits.PART
@@ -194,7 +200,7 @@ async def export(
     which: Which,
     common: Common,
 ) -> None:
-    """Write dead letters with their bodies to a file, which `leveret dead import` reads."""
+    """Write dead letters with their bodies to a file."""
     from leveret.cli.looking import looking
     from leveret.cli.words import counted
     from leveret.core.errors import ConfigError
@@ -217,7 +223,10 @@ async def import_(
     *,
     common: Common,
 ) -> None:
-    """Keep the letters of a file; those that are there already stay as they are."""
+    """Keep the letters of an exported file.
+
+    Those that are there already stay as they are.
+    """
     from leveret.cli.looking import looking
     from leveret.cli.words import counted
     from leveret.core.errors import BadPayload, ConfigError
@@ -236,9 +245,7 @@ async def import_(
             look.console.result(f"{counted(new, 'letter')} new in {look.store.display}")
 
 
-def _letters(
-    look: Look, namespace: str, nudge: Callable[[], object] = lambda: None
-) -> DeadLetters:
+def _letters(look: Look, namespace: str, nudge: Callable[[], object] = lambda: None) -> DeadLetters:
     from leveret.dead_letters.browse import DeadLetters
 
     return DeadLetters(look.store, look.world, namespace, nudge=nudge)

@@ -33,9 +33,10 @@ def add_to(cli: typer.Typer) -> None:
 
 
 async def doctor(target: Target = None, *, common: Common) -> int:
-    """Look at settings, app, store, retry worker and broker, and say what to do about what is wrong.
+    """Look at everything, and say what to do about faults.
 
-    Every value that is set is shown with its origin. Ends with exit code 1 where there is a fault.
+    At settings, app, broker, store and retry worker; every value that is set is shown with its origin. Ends with
+    exit code 1 where there is a fault.
     """
     from leveret.cli.console import Console
     from leveret.runtime.wiring import make_store
@@ -50,7 +51,9 @@ async def doctor(target: Target = None, *, common: Common) -> int:
     findings += _look_at_settings(config)
     findings.append(_look_at_broker(config))
     world = system_world()
-    findings += [finding async for finding in _look_at_store(config, make_store(config.store, world), world, console)]
+    findings += [
+        finding async for finding in _look_at_store(config, make_store(config.store, world), world, console)
+    ]
     if console.json:
         for each in findings:
             console.record(each._asdict())
@@ -84,11 +87,17 @@ def _look_at_settings(config: RuntimeConfig) -> list[Finding]:
 
 def _look_at_broker(config: RuntimeConfig) -> Finding:
     if config.broker is None:
-        return Finding("warn", "broker", "none is named here. An app may name its own: leveret doctor MODULE:APP")
+        return Finding(
+            "warn", "broker", "none is named here. An app may name its own: leveret doctor MODULE:APP"
+        )
     if config.broker.scheme == "memory":
-        return Finding("ok", "broker", f"{config.broker} lives inside one process, there is nothing to look at from here")
+        return Finding(
+            "ok", "broker", f"{config.broker} lives inside one process, there is nothing to look at from here"
+        )
     return Finding(
-        "fault", "broker", f"{config.broker}: this release of leveret speaks memory:// only; RabbitMQ comes with the next one"
+        "fault",
+        "broker",
+        f"{config.broker}: this release of leveret speaks memory:// only; RabbitMQ comes with the next one",
     )
 
 
@@ -101,7 +110,9 @@ async def _look_at_store(
     from leveret.core.errors import NotFound, StoreError
 
     if config.store.kind == "memory":
-        yield Finding("warn", "store", f"{config.store} lives inside one process, and keeps nothing beyond it")
+        yield Finding(
+            "warn", "store", f"{config.store} lives inside one process, and keeps nothing beyond it"
+        )
         return
     try:
         await store.open(create=False)
@@ -115,9 +126,17 @@ async def _look_at_store(
         found = await store.check()
         about = f"{store.display}: {schema_words(found)}, {size(found['bytes'])}, {found['dead']} dead"
         if not is_whole(found):
-            yield Finding("fault", "store", f"{about}, integrity {found['integrity']}. Stop, keep a copy, and restore a backup")
+            yield Finding(
+                "fault",
+                "store",
+                f"{about}, integrity {found['integrity']}. Stop, keep a copy, and restore a backup",
+            )
         elif not _writable(config.store.path):
-            yield Finding("fault", "store", f"{about}, but this user may not write it and its folder: give it the right to")
+            yield Finding(
+                "fault",
+                "store",
+                f"{about}, but this user may not write it and its folder: give it the right to",
+            )
         else:
             yield Finding("ok", "store", f"{about}, writable")
         look = Look(config=config, world=world, store=store, console=console)
@@ -138,7 +157,8 @@ async def _look_at_retries(look: Look, namespace: str) -> Finding:
     found = await standing(look, namespace)
     if found.faults:
         return Finding("fault", "retry", "; ".join(found.faults))
-    text = f"{namespace}: {found.waiting} waiting, {found.overdue} overdue, retry worker {lease_words(found.retry_worker)}"
+    holds = lease_words(found.retry_worker)
+    text = f"{namespace}: {found.waiting} waiting, {found.overdue} overdue, retry worker {holds}"
     if found.waiting and found.retry_worker is None:
         return Finding("warn", "retry", f"{text}. What waits goes on when one starts: leveret run")
     return Finding("ok", "retry", text)

@@ -6,6 +6,7 @@ import sys
 import sysconfig
 import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 from leveret.core.errors import (
@@ -70,7 +71,7 @@ def of(error: LeveretError) -> int:
 
 
 def of_fault(error: BaseException) -> int:
-    """Show the traceback of what nobody expected: the user's own code gets it from its first line on, and exit code 1."""
+    """Show the traceback of what nobody expected; of the user's own code from its first line on, with exit code 1."""
     if users_part(error) is None:
         traceback.print_exception(error)
         sys.stderr.write(
@@ -87,7 +88,7 @@ def show_users(error: BaseException) -> None:
     traceback.print_exception(error)
 
 
-def users_part(error: BaseException) -> object:
+def users_part(error: BaseException) -> TracebackType | None:
     """The traceback from the first frame that is neither leveret's nor Python's, or None where there is none."""
     import leveret
 
@@ -97,8 +98,10 @@ def users_part(error: BaseException) -> object:
     while step is not None:
         name = step.tb_frame.f_code.co_filename
         file = Path(name)
-        if not name.startswith("<") and own not in file.parents and not any(
-            library in file.parents for library in libraries
+        if (
+            not name.startswith("<")
+            and own not in file.parents
+            and not any(library in file.parents for library in libraries)
         ):
             return step
         step = step.tb_next

@@ -80,8 +80,8 @@ async def looking(common: Common, more: Mapping[str, Any] | None = None) -> Asyn
     config = common.settings(more)
     if config.store.kind == "memory":
         raise NotSupported(
-            f"the store {config.store} ({config.origin('store')}) lives inside one process: there is nothing that another "
-            "one could look into. In that process: app.retries and app.dead_letters"
+            f"the store {config.store} ({config.origin('store')}) lives inside one process: there is nothing that "
+            "another one could look into. In that process: app.retries and app.dead_letters"
         )
     world = system_world()
     store = make_store(config.store, world)
@@ -108,6 +108,6 @@ def refuse_memory_broker(config: RuntimeConfig, command: str) -> None:
     broker = config.require_broker()
     if broker.scheme == "memory":
         raise NotSupported(
-            f"leveret {command}: {broker} ({config.origin('broker')}) lives inside one process, and this would be another. "
-            "Name a broker that both can reach, with --broker amqp://…, or do it in the app's own process"
+            f"leveret {command}: {broker} ({config.origin('broker')}) lives inside one process, and this would be "
+            "another. Name a broker that both can reach, with --broker amqp://…, or do it in the app's own process"
         )

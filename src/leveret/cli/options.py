@@ -29,12 +29,16 @@ class Common:
     config: Annotated[
         str | None,
         typer.Option(
-            "--config", metavar="FILE", help="Settings file; default ./leveret.toml where there is one. [LEVERET_CONFIG]"
+            "--config",
+            metavar="FILE",
+            help="Settings; default ./leveret.toml where there is one. [LEVERET_CONFIG]",
         ),
     ] = None
     broker: Annotated[
         str | None,
-        typer.Option("--broker", metavar="URL", help="amqp://user:password@host, or memory://. [LEVERET_BROKER]"),
+        typer.Option(
+            "--broker", metavar="URL", help="amqp://user:password@host, or memory://. [LEVERET_BROKER]"
+        ),
     ] = None
     store: Annotated[
         str | None,
@@ -73,9 +77,9 @@ class Common:
 class Which:
     """Words that say which messages are meant."""
 
-    worker: Annotated[
-        str | None, typer.Option("--worker", metavar="NAME", help="Those of this worker.")
-    ] = None
+    worker: Annotated[str | None, typer.Option("--worker", metavar="NAME", help="Those of this worker.")] = (
+        None
+    )
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="Those with this text in their reason.")
     ] = None
@@ -88,7 +92,9 @@ class Which:
     since: Annotated[
         str | None,
         typer.Option(
-            "--since", metavar="TIME", help="Failed or died at this time or later: ISO 8601, or 14:02 of today."
+            "--since",
+            metavar="TIME",
+            help="Failed or died at this time or later: ISO 8601, or 14:02 of today.",
         ),
     ] = None
     until: Annotated[
@@ -119,7 +125,9 @@ class Doing:
 
     here: Annotated[
         bool,
-        typer.Option("--here", help="Claim the lease and do it in this process, where no other one holds it."),
+        typer.Option(
+            "--here", help="Claim the lease and do it in this process, where no other one holds it."
+        ),
     ] = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how many; nothing is changed.")] = False
     yes: Annotated[
@@ -131,12 +139,14 @@ class Doing:
 Target = Annotated[
     str | None,
     typer.Argument(
-        metavar="MODULE:APP", help="Where the app is, such as shop:app. [LEVERET_APP, or app in leveret.toml]"
+        metavar="MODULE:APP", help="Where the app is, such as shop:app; default: app in leveret.toml. [LEVERET_APP]"
     ),
 ]
 Ids = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ID", help="Message ids or ids of their own, or any ending of six characters or more."),
+    typer.Argument(
+        metavar="ID", help="Message ids or ids of their own, or any ending of six characters or more."
+    ),
 ]
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="So many rows at most.")]
 

@@ -69,7 +69,9 @@ async def publish(
     ] = None,
     headers: Annotated[
         list[str] | None,
-        typer.Option("--header", metavar="K=V", help="A header of every message; may be given several times."),
+        typer.Option(
+            "--header", metavar="K=V", help="A header of every message; may be given several times."
+        ),
     ] = None,
     rate: Annotated[
         float | None, typer.Option("--rate", metavar="N", help="So many messages a second at most.")
@@ -77,9 +79,10 @@ async def publish(
     *,
     common: Common,
 ) -> int | None:
-    """Publish a message, or one for each line of a file, and wait for the broker's confirms.
+    """Publish a message, or one for each line of a file.
 
-    Ends with exit code 6 where some of several were not confirmed; the lines are named, so that they can be sent again.
+    Returns once the broker has confirmed them. Ends with exit code 6 where some of several were not confirmed; the
+    lines are named, so that they can be sent again.
     """
     from leveret.app import Leveret
     from leveret.cli.console import Console

@@ -31,8 +31,7 @@ def supervise(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     call = [sys.executable, "-m", "leveret.cli", *(each for each in given if each != "--reload")]
     ended = False
-    # A group of its own: what the terminal sends on Ctrl+C reaches this process only, and the other one once.
-    process = subprocess.Popen(call, process_group=0)
+    process = _start(call)
 
     def hand_on(number: int, _frame: FrameType | None) -> None:
         nonlocal ended
@@ -61,12 +60,17 @@ def supervise(arguments: Sequence[str] | None = None) -> int:
             process.terminate()
             process.wait()
         if not ended:
-            process = subprocess.Popen(call, process_group=0)
+            process = _start(call)
+
+
+def _start(call: Sequence[str]) -> subprocess.Popen[bytes]:
+    # A group of its own: what the terminal sends on Ctrl+C reaches this process only, and the other one once.
+    return subprocess.Popen(call, process_group=0)  # noqa: S603 - our own command with the arguments we were given
 
 
 def changed_at(folder: Path) -> dict[str, int]:
     """When each .py file below *folder* was last changed; environments and hidden folders are left out."""
-    return {path: time for path, time in _files(str(folder))}
+    return dict(_files(str(folder)))
 
 
 def _files(folder: str) -> Iterator[tuple[str, int]]:
@@ -75,7 +79,9 @@ def _files(folder: str) -> Iterator[tuple[str, int]]:
             folders.clear()
             continue
         folders[:] = [
-            each for each in folders if not each.startswith(".") and each not in {"__pycache__", "node_modules"}
+            each
+            for each in folders
+            if not each.startswith(".") and each not in {"__pycache__", "node_modules"}
         ]
         for name in names:
             if name.endswith(".py"):

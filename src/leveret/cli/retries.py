@@ -74,7 +74,7 @@ async def show(
     *,
     common: Common,
 ) -> None:
-    """Show one waiting message: why it waits, until when, and its body."""
+    """Show one waiting message: why, until when, and its body."""
     from leveret.cli import records
     from leveret.cli.acts import Waiting, the_one
     from leveret.cli.looking import looking
@@ -121,7 +121,7 @@ async def now(ids: Ids = None, *, which: Which, doing: Doing, common: Common) ->
 
 
 async def cancel(ids: Ids = None, *, which: Which, doing: Doing, common: Common) -> int:
-    """Let these end in the dead letters, with the reason `cancelled`."""
+    """Let these end in the dead letters, as `cancelled`."""
     return await _act("cancel", ids, which, doing, common, lambda r, ids, words: r.cancel(ids, **words))
 
 
@@ -129,7 +129,11 @@ async def reschedule(
     ids: Ids = None,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="TIME", help="Due at this time: ISO 8601, or 18:00 of today; local without a zone."),
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="Due at this time: ISO 8601, or 18:00 of today.",
+        ),
     ] = None,
     after: Annotated[
         float | None, typer.Option("--after", metavar="SECONDS", help="Due so many seconds from now.")
@@ -179,16 +183,16 @@ async def move(
     doing: Doing,
     common: Common,
 ) -> int:
-    """Let these go to another queue, where their own is gone."""
+    """Let these go to another queue, where theirs is gone."""
     from leveret.core.errors import ConfigError
     from leveret.core.properties import check_short
 
     if not to:
-        raise ConfigError("leveret retries move needs --to QUEUE, the queue's whole name, such as shop.charge")
+        raise ConfigError(
+            "leveret retries move needs --to QUEUE, the queue's whole name, such as shop.charge"
+        )
     queue = check_short(to, "--to")
-    return await _act(
-        "move", ids, which, doing, common, lambda r, ids, words: r.move(ids, to=queue, **words)
-    )
+    return await _act("move", ids, which, doing, common, lambda r, ids, words: r.move(ids, to=queue, **words))
 
 
 async def _act(

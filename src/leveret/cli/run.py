@@ -33,7 +33,8 @@ def run(
         typer.Option("--worker", metavar="NAME", help="Only this worker; may be given several times."),
     ] = None,
     no_retry_worker: Annotated[
-        bool, typer.Option("--no-retry-worker", help="Do not keep soft-failed messages here until they are due.")
+        bool,
+        typer.Option("--no-retry-worker", help="Do not keep soft-failed messages here until they are due."),
     ] = False,
     no_keeper: Annotated[
         bool, typer.Option("--no-keeper", help="Do not move dead letters into the store here.")
@@ -44,7 +45,9 @@ def run(
     ] = False,
     reload: Annotated[
         bool,
-        typer.Option("--reload", help="Start anew when a .py file below this folder changes. For development."),
+        typer.Option(
+            "--reload", help="Start anew when a .py file below this folder changes. For development."
+        ),
     ] = False,
     settings: Annotated[
         list[str] | None,
@@ -118,9 +121,7 @@ async def serve(
     console = Console(common)
 
     async def ready() -> None:
-        await _show_banner(
-            console, opened(app), workers=workers, retry_worker=retry_worker, keeper=keeper
-        )
+        await _show_banner(console, opened(app), workers=workers, retry_worker=retry_worker, keeper=keeper)
 
     def stopping(running: int) -> None:
         if running:
@@ -137,7 +138,9 @@ async def serve(
                 "dropped": came_to.dropped,
             })  # fmt: skip
         dropped = f", {came_to.dropped} ended and delivered again" if came_to.dropped else ""
-        console.note(f" stopped: {came_to.finished} finished, {came_to.returned} returned to their queue{dropped}")
+        console.note(
+            f" stopped: {came_to.finished} finished, {came_to.returned} returned to their queue{dropped}"
+        )
 
     await host(
         app,

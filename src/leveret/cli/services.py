@@ -30,19 +30,25 @@ async def retry_worker(
     *,
     common: Common,
 ) -> None:
-    """Keep the soft-failed messages of a namespace until they are due, or stand by while another process does.
+    """Keep what failed softly in a namespace until it is due.
 
-    `leveret run` does this beside its workers. Needs a broker that several processes can reach.
+    Stands by while another process does. `leveret run` does this beside its workers. Needs a broker that several
+    processes can reach.
     """
     await _serve(
-        common.settings({"retry_worker.overdue_rate": rate}), common, "retry-worker", retry_worker=True, keeper=False
+        common.settings({"retry_worker.overdue_rate": rate}),
+        common,
+        "retry-worker",
+        retry_worker=True,
+        keeper=False,
     )
 
 
 async def keeper(*, common: Common) -> None:
-    """Keep the dead letters of a namespace, also of one that no `leveret run` looks after.
+    """Move dead letters of a namespace into the store.
 
-    `leveret run` does this beside its workers. Needs a broker that several processes can reach.
+    Also of a namespace that no `leveret run` looks after; `leveret run` does this beside its workers. Needs a broker
+    that several processes can reach.
     """
     await _serve(common.settings(), common, "keeper", retry_worker=False, keeper=True)
 

@@ -38,12 +38,12 @@ def settings_of(config: RuntimeConfig) -> list[Setting]:
     found = []
     for key in keys:
         origin = config.origin(key)
-        if origin != "default":
-            found.append(Setting(key, _value(config, key), origin))
+        if origin != "default" and (value := _value(config, key)) is not None:
+            found.append(Setting(key, value, origin))
     return found
 
 
-def _value(config: RuntimeConfig, key: str) -> str:
+def _value(config: RuntimeConfig, key: str) -> str | None:
     if key in _SECRET:
         return "***"
     value: Any = config
@@ -52,4 +52,6 @@ def _value(config: RuntimeConfig, key: str) -> str:
         value, path = config.workers[path[1]], path[2:]
     for name in path:
         value = getattr(value, name)
-    return str(getattr(value, "name", value)) if key == "exchange" else str(value)
+    if value is None:
+        return None
+    return str(value.name if key == "exchange" else value)

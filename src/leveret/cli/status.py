@@ -42,7 +42,7 @@ class Standing:
         if self.retry_worker is None:
             return [f"no retry worker, and {what}. Start one: leveret run, or leveret retry-worker"]
         return [
-            f"{what}, though {holder(self.retry_worker.holder)} holds the lease: see its log, and whether its broker is there"
+            f"{what}, though {holder(self.retry_worker.holder)} holds the lease: see its log and its broker"
         ]
 
 
@@ -52,7 +52,7 @@ def add_to(cli: typer.Typer) -> None:
 
 
 async def status(*, common: Common) -> int:
-    """Show what waits, what is overdue, what died, and who holds the leases.
+    """Show what waits, what died, and who holds the leases.
 
     Ends with exit code 1 when something is wrong: retries more than a minute overdue.
     """

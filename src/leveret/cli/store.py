@@ -25,7 +25,10 @@ def add_to(cli: typer.Typer) -> None:
 
 
 async def check(*, common: Common) -> int:
-    """Check that the store is whole, and say what it holds. Ends with exit code 1 where it is not."""
+    """Check that the store is whole, and say what it holds.
+
+    Ends with exit code 1 where it is not.
+    """
     from leveret.cli.looking import looking
 
     async with looking(common) as look:
@@ -35,9 +38,9 @@ async def check(*, common: Common) -> int:
 
 
 async def migrate(*, common: Common) -> int:
-    """Bring the store's schema forward to this release; opening a store does the same.
+    """Bring the store's schema forward to this release.
 
-    A store of a newer release is refused, and stays as it is.
+    Opening a store does the same. A store of a newer release is refused, and stays as it is.
     """
     from leveret.cli.looking import looking
 

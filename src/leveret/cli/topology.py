@@ -42,7 +42,8 @@ async def show(target: Target = None, *, common: Common) -> None:
             )
         return
     console.head(
-        f"namespace {found.namespace} ({found.config.origin('namespace')}) · broker {found.config.broker or 'not named'}"
+        f"namespace {found.namespace} ({found.config.origin('namespace')}) · "
+        f"broker {found.config.broker or 'not named'}"
     )
     console.table(
         ["exchange", "type", "durable"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -94,14 +95,11 @@ def size(count: int) -> str:
         >>> size(812), size(2_202_009)
         ('812 bytes', '2.1 MB')
     """
-    amount = float(count)
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if amount < 1024:
-            break
-        amount /= 1024
-    else:
-        unit = "TB"
-    return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+    if count < 1024:
+        return counted(count, "byte")
+    units = ["KB", "MB", "GB", "TB"]
+    power = min(len(units), int(math.log2(count)) // 10)
+    return f"{count / 1024**power:.1f} {units[power - 1]}"
 
 
 def counted(number: int, one: str, many: str = "") -> str:

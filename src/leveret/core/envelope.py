@@ -9,12 +9,15 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar, cast, get_args
 
 from leveret.core import headers as h
 from leveret.core.dead_letter import DeadLetter, Ending
 from leveret.core.message import (
     Received,
+    count_header,
+    moment_header,
     number_header,
     retry_key,
     text_header,
@@ -25,6 +28,7 @@ from leveret.core.message import (
 from leveret.core.policy import RetryAt, RetryPolicy
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import RetryEntry
+from leveret.core.seconds import LONGEST
 
 T = TypeVar("T")
 
@@ -74,15 +78,16 @@ def soft_failure(
     where: Where,
 ) -> tuple[bytes, Properties]:
     """The envelope of a message that will be tried again: body and properties to be published to the retry queue."""
-    added = _of_message(message, cause)
-    added |= {
+    # What tells an envelope from a message in the JSON form stands in front, where it is found at once.
+    added: dict[str, Any] = {
         h.ENVELOPE: h.SOFT_FAILURE,
+        **_of_message(message, cause),
         h.RETRY_ID: retry_id,
         h.ATTEMPT: plan.attempt,
         h.FAILURE: message.failure + 1,
         h.RETRY_AFTER: plan.delay,
         h.COUNTED: plan.counted,
-        h.POLICY: message.policy or policy,
+        h.POLICY: policy,
         h.ORIGIN_EXCHANGE: message.exchange,
         h.ORIGIN_KEY: message.routing_key,
     }
@@ -167,14 +172,14 @@ def read_retry(body: bytes, properties: Properties, *, namespace: str) -> RetryE
         raise Malformed(f"{h.ENVELOPE} is {kind!r}: expected {h.SOFT_FAILURE} or {h.DELAYED}")
     retry_id = _required(text_header(found, h.RETRY_ID), h.RETRY_ID)
     wait = number_header(found, h.RETRY_AFTER)
-    due_at = number_header(found, h.DUE_AT)
+    due_at = moment_header(found, h.DUE_AT)
     if wait is None and due_at is None:
-        raise Malformed(f"neither {h.RETRY_AFTER} nor {h.DUE_AT} is a number")
-    if wait is not None and wait < 0:
-        raise Malformed(f"{h.RETRY_AFTER} is {wait!r}: expected 0 or more seconds")
+        raise Malformed(f"neither {h.RETRY_AFTER} nor {h.DUE_AT} is a number that can be meant")
+    if wait is not None and not 0 <= wait <= LONGEST:
+        raise Malformed(f"{h.RETRY_AFTER} is {wait!r}: expected 0 to {LONGEST:.0f} seconds")
     exchange = text_header(found, h.ORIGIN_EXCHANGE) or ""
     routing_key = text_header(found, h.ORIGIN_KEY) or ""
-    failed_at = number_header(found, h.FAILED_AT) or 0.0
+    failed_at = moment_header(found, h.FAILED_AT) or 0.0
     goes_out = properties.edit(drop=_left_off_a_retry)
     common: dict[str, Any] = {
         "namespace": namespace,
@@ -202,22 +207,22 @@ def read_retry(body: bytes, properties: Properties, *, namespace: str) -> RetryE
             through_exchange=True,
         )
     queue = _required(text_header(found, h.QUEUE), h.QUEUE)
-    attempt = _required(whole_header(found, h.ATTEMPT), h.ATTEMPT)
+    attempt = _required(count_header(found, h.ATTEMPT, least=1), h.ATTEMPT)
     return RetryEntry(
         **common,
         key=retry_key(queue, retry_id),
         queue=queue,
         through_exchange=found.get(h.THROUGH_EXCHANGE) is True,
         worker=text_header(found, h.WORKER) or "",
-        attempt=max(0, attempt - 1),
-        max_attempts=whole_header(found, h.ALLOWED) or _attempts_of(text_header(found, h.POLICY)),
-        failure=_required(whole_header(found, h.FAILURE), h.FAILURE),
+        attempt=attempt - 1,
+        max_attempts=count_header(found, h.ALLOWED, least=1) or _attempts_of(text_header(found, h.POLICY)),
+        failure=_required(count_header(found, h.FAILURE), h.FAILURE),
         counted=found.get(h.COUNTED) is not False,
         reason=text_header(found, h.REASON) or "",
         error=text_header(found, h.ERROR) or "",
         traceback=text_header(found, h.TRACEBACK) or "",
         host=text_header(found, h.HOST) or "",
-        first_failed_at=number_header(found, h.FIRST_FAILED_AT) or failed_at,
+        first_failed_at=moment_header(found, h.FIRST_FAILED_AT) or failed_at,
     )
 
 
@@ -236,7 +241,7 @@ def read_letter(
     if ending not in ENDINGS:
         raise Malformed(f"{h.ENDING} is {ending!r}")
     routing_key = text_header(found, h.ORIGIN_KEY) or ""
-    died_at = number_header(found, h.FAILED_AT) or now
+    died_at = moment_header(found, h.FAILED_AT) or now
     return DeadLetter(
         namespace=namespace,
         id=text_header(found, h.LETTER_ID) or new_id(),
@@ -248,13 +253,13 @@ def read_letter(
         type=original.type or routing_key,
         message_id=original.message_id,
         retry_id=text_header(found, h.RETRY_ID) or "",
-        attempts=max(0, whole_header(found, h.ATTEMPT) or 0),
-        failure=max(0, whole_header(found, h.FAILURE) or 0),
+        attempts=count_header(found, h.ATTEMPT) or 0,
+        failure=count_header(found, h.FAILURE) or 0,
         reason=text_header(found, h.REASON) or "",
         error=text_header(found, h.ERROR) or "",
         traceback=text_header(found, h.TRACEBACK) or "",
         host=text_header(found, h.HOST) or "",
-        first_failed_at=number_header(found, h.FIRST_FAILED_AT) or died_at,
+        first_failed_at=moment_header(found, h.FIRST_FAILED_AT) or died_at,
         died_at=died_at,
         first_letter=text_header(found, h.FIRST_LETTER) or "",
         size=len(body),
@@ -357,9 +362,14 @@ def _of_message(message: Received, cause: Cause) -> dict[str, Any]:
         added[h.ERROR] = cut(cause.error, 200, keep_tail=False)
     if cause.traceback:
         added[h.TRACEBACK] = cause.traceback
+    # Said once more, because of a wrapped message nothing else stands outside.
+    if message.first_letter is not None:
+        added |= {h.FIRST_LETTER: message.first_letter, h.REPLAYS: message.replays}
     return added
 
 
+# The same few names stand on every envelope.
+@lru_cache(maxsize=1024)
 def _left_off_a_retry(name: str) -> bool:
     # A wrapped message stays wrapped on its way back: whoever reads it unwraps.
     return h.stays_behind(name) and name != h.WRAPPED
@@ -367,7 +377,7 @@ def _left_off_a_retry(name: str) -> bool:
 
 def _required(value: T | None, name: str) -> T:
     if value is None:
-        raise Malformed(f"{name} is missing, or of another type than leveret writes")
+        raise Malformed(f"{name} is missing, or nothing that leveret writes")
     return value
 
 
@@ -375,6 +385,8 @@ def _size(value: object) -> int:
     return len(value.encode("utf-8", "backslashreplace")) if isinstance(value, str) else 8
 
 
+# The envelopes of one worker all bear the same numbers, and reading them takes as long as all the rest.
+@lru_cache(maxsize=256)
 def _attempts_of(policy: str | None) -> int:
     known = RetryPolicy.from_header(policy) if policy else None
     return known.max_attempts if known is not None else 0

@@ -31,6 +31,11 @@ _BARE: Mapping[str, Any] = {
 #: Where these bytes are nowhere among the properties, no header is leveret's.
 _OURS: Final = h.PREFIX.encode()
 
+#: Nobody counts further; a stranger's larger number would not fit a header or a column once one is added.
+MOST_COUNTED = 2**31
+#: The end of the year 9998, with room for time zones: what `datetime` can show.
+LAST_MOMENT = 253_370_764_800.0
+
 _NO_HEADERS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -97,6 +102,9 @@ class Received:
     policy: str | None = None
     attempts_allowed: int | None = None
     starts: int = 0
+    #: The dead letter that it was last replayed from, and how often it was.
+    first_letter: str | None = None
+    replays: int = 0
 
     @property
     def type(self) -> str:
@@ -125,13 +133,15 @@ def received(
         body=body,
         properties=properties,
         redelivered=redelivered,
-        attempt=max(1, whole_header(known, h.ATTEMPT) or 1),
-        failure=max(0, whole_header(known, h.FAILURE) or 0),
+        attempt=count_header(known, h.ATTEMPT, least=1) or 1,
+        failure=count_header(known, h.FAILURE) or 0,
         retry_id=text_header(known, h.RETRY_ID),
-        first_failed_at=number_header(known, h.FIRST_FAILED_AT),
+        first_failed_at=moment_header(known, h.FIRST_FAILED_AT),
         policy=text_header(known, h.POLICY),
-        attempts_allowed=whole_header(known, h.ALLOWED),
-        starts=max(0, whole_header(known, h.STARTS) or 0),
+        attempts_allowed=count_header(known, h.ALLOWED, least=1),
+        starts=count_header(known, h.STARTS) or 0,
+        first_letter=text_header(known, h.FIRST_LETTER),
+        replays=count_header(known, h.REPLAYS) or 0,
     )
 
 
@@ -204,6 +214,18 @@ def number_header(found: Mapping[str, Any], name: str) -> float | None:
     return None
 
 
+def count_header(found: Mapping[str, Any], name: str, *, least: int = 0) -> int | None:
+    """The header where it is a count that can be meant, and one more of it can still be written; else None."""
+    value = whole_header(found, name)
+    return value if value is not None and least <= value <= MOST_COUNTED else None
+
+
+def moment_header(found: Mapping[str, Any], name: str) -> float | None:
+    """The header where it is a time that a calendar has, in epoch seconds, else None."""
+    value = number_header(found, name)
+    return value if value is not None and 0 <= value <= LAST_MOMENT else None
+
+
 def _text(found: Mapping[str, Any], name: str, otherwise: str) -> str:
     value = text_header(found, name)
     return otherwise if value is None else value
@@ -239,6 +261,8 @@ def retry_id(message: Received) -> str | None:
     canonical = (
         properties.content_type, properties.content_encoding, properties.priority, properties.correlation_id,
         properties.timestamp, properties.type, properties.app_id,
+        # A copy that was moved has lost a literal direct-reply address, and is still the same message.
+        None if properties.reply_to == DIRECT_REPLY else properties.reply_to,
         _canonical({n: v for n, v in properties.headers.items()
                     if not (h.is_ours(n) or h.is_broker_owned(n) or n in h.SET_ASIDE)}),
     )  # fmt: skip

@@ -124,8 +124,8 @@ def settle(
         )
         return Bury("worker died", Cause(reason=reason, worker=worker, at=now), message.attempt)
     error = result.error
-    governing = RetryPolicy.from_header(message.policy, retry_on=policy.retry_on) if message.policy else None
-    governing = governing or policy
+    travelling = RetryPolicy.from_header(message.policy, retry_on=policy.retry_on) if message.policy else None
+    governing = travelling or policy
     cause = Cause(
         reason=describe(error), worker=worker, at=now, error=type(error).__name__, traceback=result.traceback
     )
@@ -151,7 +151,8 @@ def settle(
     return Retry(
         decision,
         cause,
-        message.policy or governing.to_header(),
+        # What no longer reads as a policy does not travel on.
+        governing.to_header() if travelling is None else message.policy or "",
         decision.attempts_allowed or governing.max_attempts,
     )
 

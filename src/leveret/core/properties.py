@@ -18,6 +18,7 @@ from leveret.core.table import (
     decode_table,
     edit_table,
     encode_table,
+    header_name,
     short_string,
     text,
     timestamp_seconds,
@@ -460,14 +461,14 @@ def _unwanted(
 ) -> Callable[[bytes], bool]:
     """Whether an entry of that name goes: *drop* says so, or another one takes its place."""
     if callable(drop):
-        return lambda name: (shown := text(name)) in add or drop(shown)
+        return lambda name: (shown := header_name(name)) in add or drop(shown)
     if isinstance(drop, str):
         raise TypeError(f"drop={drop!r}: expected a collection of names, not one name")
     exact = {*map(_exact, drop), *map(_exact, add)}
     if None not in exact:
         return exact.__contains__
     names = {*drop, *add}
-    return lambda name: text(name) in names
+    return lambda name: header_name(name) in names
 
 
 #: No property at all.

@@ -293,6 +293,10 @@ def text(data: bytes) -> str:
     return str(data, "utf-8", "backslashreplace")
 
 
+#: The same few header names stand on every message.
+header_name: Final = lru_cache(maxsize=1024)(text)
+
+
 def decode_table(raw: bytes, at: int, end: int, depth: int = 0) -> dict[str, Any]:
     """The entries of the table from *at* to *end*, in their order. Never raises.
 
@@ -300,7 +304,7 @@ def decode_table(raw: bytes, at: int, end: int, depth: int = 0) -> dict[str, Any
     """
     found: dict[str, Any] = {}
     for start, letter, after in _walk(raw, at, end):
-        name = text(raw[start + 1 : letter]) if letter < end else ""
+        name = header_name(raw[start + 1 : letter]) if letter < end else ""
         if name not in found:
             found[name] = _decode(raw, letter, after, depth) if after else _rest(raw, start, letter, end)
     return found

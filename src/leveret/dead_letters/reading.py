@@ -33,7 +33,11 @@ def read(
         new_id: a random id, for letters that bring none.
     """
     properties = delivery.properties
-    found = properties.headers
+    body, original, found = unwrap(delivery.body, properties)
+    # Of a wrapped message the sender's own headers stand inside.
+    rpc = _is_request(found) or (
+        original is not properties and (_is_request(original.headers) or original.reply_to == DIRECT_REPLY)
+    )
     problem = ""
     if found.get(h.ENVELOPE) == h.DEAD_LETTER:
         try:
@@ -43,8 +47,7 @@ def read(
         except Malformed as error:
             problem = f"; its envelope cannot be read: {error}"
         else:
-            return _with_rpc(letter, found)
-    body, original, found = unwrap(delivery.body, properties)
+            return replace(letter, rpc=True) if rpc else letter
     letter = DeadLetter(
         namespace=namespace,
         id=new_id(),
@@ -62,7 +65,7 @@ def read(
     )
     died = _x_death(found)
     letter = _dead_lettered(letter, died) if died is not None else _unroutable(letter, events) or letter
-    return _with_rpc(letter, found)
+    return replace(letter, rpc=True) if rpc else letter
 
 
 def is_expired_request(delivery: Delivery) -> bool:
@@ -124,9 +127,6 @@ def _unroutable(letter: DeadLetter, events: str) -> DeadLetter | None:
     )
 
 
-def _with_rpc(letter: DeadLetter, found: Mapping[str, Any]) -> DeadLetter:
-    return (
-        replace(letter, rpc=True)
-        if h.TIMEOUT_MS in found or found.get(h.REPLY_TO) == DIRECT_REPLY
-        else letter
-    )
+def _is_request(found: Mapping[str, Any]) -> bool:
+    """Whether headers are those of an RPC request, whose caller has long given up."""
+    return h.TIMEOUT_MS in found or found.get(h.REPLY_TO) == DIRECT_REPLY

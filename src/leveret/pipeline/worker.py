@@ -249,7 +249,9 @@ def _label(handler: Any) -> str:
 
 def _is_async(handler: Any) -> bool:
     # A plain wrapper of an async function hands its coroutine on, an async wrapper makes one itself.
-    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in _chain(handler))
+    return any(
+        inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in _chain(handler)
+    )
 
 
 def _hints(handler: Callable[..., Any], frame: FrameType | None) -> dict[str, Any]:

@@ -392,9 +392,14 @@ class RetryWorker:
     async def _publish(self, doc: Mapping[str, Any], message: dict[str, Any]) -> None:
         publisher = self._publisher
         worker = self._keys.worker(doc)
-        straight = worker and isinstance(publisher, QueuePublisherInterface)
-        if not (straight and await publisher.to_worker(worker, message)):
-            await publisher(message)
+        # Nothing but True counts: who merely has a method of that name has promised nothing.
+        if (
+            worker
+            and isinstance(publisher, QueuePublisherInterface)
+            and await publisher.to_worker(worker, message) is True
+        ):
+            return
+        await self._publisher(message)
 
     def _again(self, key: str, generation: Any, error: Exception) -> None:
         tries = self._tries.get(key, 0)

@@ -46,7 +46,12 @@ class ActsHere(TermService):
 
 
 def parts_here(
-    store: Store, world: World, namespace: str, *, transport: Transport, exchange: RMQExchangeConfig | None = None
+    store: Store,
+    world: World,
+    namespace: str,
+    *,
+    transport: Transport,
+    exchange: RMQExchangeConfig | None = None,
 ) -> Parts:
     """What acts need in a process that runs no app."""
     names = Names(namespace)

@@ -85,7 +85,9 @@ def _imported(name: str, target: str, command: str) -> ModuleType:
 
 def _modules_here() -> list[str]:
     here = Path.cwd()
-    return [file.stem for file in here.glob("*.py")] + [file.parent.name for file in here.glob("*/__init__.py")]
+    return [file.stem for file in here.glob("*.py")] + [
+        file.parent.name for file in here.glob("*/__init__.py")
+    ]
 
 
 def _file(module: ModuleType) -> str:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from leveret.core.errors import NotSupported
 from leveret.core.urls import BrokerUrl, StoreUrl
 from leveret.ports import Alarms, Store, Transport, World
+
+if TYPE_CHECKING:
+    from leveret.stores.documents import MemoryDocumentStore
+    from leveret.stores.sqlite.documents import SqliteDocumentStore
 
 
 def make_transport(url: BrokerUrl, world: World) -> Transport:
@@ -39,6 +45,31 @@ def make_store(url: StoreUrl, world: World) -> Store:
         return MemoryStore(clock=world.clock)
     raise NotSupported(
         f"{url}: this release of leveret keeps its messages in sqlite:// or memory://. Nothing was started."
+    )
+
+
+def make_document_store(
+    url: StoreUrl, world: World, *, collection_name: str, doc_id_field: str
+) -> MemoryDocumentStore | SqliteDocumentStore:
+    """Documents one at a time, in the store of a URL.
+
+    Raises:
+        NotSupported: this release does not speak that protocol.
+    """
+    if url.kind == "sqlite":
+        from leveret.stores.sqlite.documents import SqliteDocumentStore
+
+        return SqliteDocumentStore(
+            url.path, collection_name=collection_name, doc_id_field=doc_id_field, clock=world.clock
+        )
+    if url.kind == "memory":
+        from leveret.stores.documents import MemoryDocumentStore
+
+        return MemoryDocumentStore(
+            collection_name=collection_name, doc_id_field=doc_id_field, clock=world.clock
+        )
+    raise NotSupported(
+        f"{url}: this release of leveret keeps its documents in sqlite:// or memory://. Nothing was started."
     )
 
 

@@ -103,7 +103,7 @@ async def test_a_fault_in_the_run_is_not_hidden(make_demo, monkeypatch):
         await make_demo(Watcher()).run()
 
 
-async def test_a_dying_retry_worker_keeps_its_lease_until_it_expires(make_demo, tmp_path, monkeypatch):
+async def test_a_dying_retry_worker_keeps_its_lease_until_it_expires(tmp_path):
     process = retry_process.RetryProcess(
         "demo-x",
         broker=parse_broker("memory://keeps-its-lease", "the test"),
@@ -111,8 +111,7 @@ async def test_a_dying_retry_worker_keeps_its_lease_until_it_expires(make_demo, 
         ttl=30,
     )
     await process.start()
-    while not process._service.working:
-        await process._parts.world.clock.sleep(0.01)
+    await process._service.keeper.run_once()
     lease = process._parts.store.lease("demo-x/retry")
     holder = (await lease.state()).holder
     await process.die()

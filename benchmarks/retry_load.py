@@ -1,0 +1,91 @@
+"""What the retry benchmarks share: an app whose handler fails, and rows that wait in its store."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from leveret import Leveret, RetryPolicy, SoftFailure
+from leveret.core.properties import Properties
+from leveret.core.retry_entry import RetryEntry
+from leveret.core.topology import Names
+from leveret.runtime.world import SystemClock
+from leveret.stores.sqlite.store import SqliteStore
+from leveret.transports.memory_broker import MemoryBroker
+
+NAMES: Final = Names("bench")
+#: The queue of the worker whose handler fails.
+QUEUE: Final = NAMES.queue("charge")
+#: 1 KiB as JSON, with the two numbers that each message gets.
+TEXT: Final = "x" * 970
+#: Rows in one transaction, here and in the peers: as many as Leveret takes at a time.
+BATCH: Final = 500
+
+
+def failing_app(folder: Path) -> tuple[Leveret, MemoryBroker]:
+    """An app with a worker whose every run fails softly, to be tried again in an hour; and its broker."""
+    settings = folder / "leveret.toml"
+    # What is due goes out as quickly as it can; by default a backlog goes out at 1 000/s.
+    settings.write_text('[retry_worker]\noverdue_rate = "none"\n')
+    broker = f"bench-{uuid.uuid4().hex}"
+    store = f"sqlite:///{folder}/store.db"
+    app = Leveret(NAMES.namespace, broker=f"memory://{broker}", store=store, config=settings)
+
+    @app.worker("order.placed", prefetch=1000, retry=RetryPolicy(first_delay=3600, max_delay=3600))
+    async def charge(order: dict[str, Any]) -> None:
+        raise SoftFailure("the card service answered 503")
+
+    return app, MemoryBroker.named(broker)
+
+
+async def fill(folder: Path, due_at: Iterable[float]) -> None:
+    """Write rows into the store of that folder, one for each time (epoch seconds)."""
+    store = SqliteStore(folder / "store.db", clock=SystemClock())
+    await store.open()
+    batch: list[RetryEntry] = []
+    for number, due in enumerate(due_at):
+        batch.append(_entry(number, due))
+        if len(batch) == BATCH:
+            await store.put(batch)
+            batch = []
+    if batch:
+        await store.put(batch)
+    await store.close()
+
+
+def _entry(number: int, due_at: float) -> RetryEntry:
+    retry_id = str(uuid.uuid4())
+    message_id = str(uuid.uuid4())
+    properties = Properties.build(
+        content_type="application/json",
+        message_id=message_id,
+        timestamp=int(time.time()),
+        type="order.placed",
+        headers={"leveret-attempt": 2, "leveret-failure": 1, "leveret-retry-id": retry_id},
+    )
+    return RetryEntry(
+        namespace=NAMES.namespace,
+        key=f"{QUEUE}:{retry_id}",
+        queue=QUEUE,
+        exchange=NAMES.events,
+        routing_key="order.placed",
+        worker="charge",
+        type="order.placed",
+        message_id=message_id,
+        retry_id=retry_id,
+        attempt=1,
+        max_attempts=6,
+        failure=1,
+        reason="the card service answered 503",
+        error="SoftFailure",
+        host="bench",
+        due_at=due_at,
+        first_failed_at=time.time(),
+        failed_at=time.time(),
+        body=json.dumps({"id": number, "due_at": due_at, "text": TEXT}).encode(),
+        properties=properties.raw,
+    )

@@ -1,0 +1,70 @@
+"""How many failed messages a second go from the retry queue into SQLite: stored, synced to disk, then acked."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+import uuid
+from pathlib import Path
+from typing import Final
+
+from benchmarks.figure import Figure, folder
+from benchmarks.retry_load import BATCH, NAMES, TEXT, failing_app
+from leveret import Message
+
+MESSAGES: Final = 20_000
+ROUNDS: Final = 3
+
+
+def measure() -> list[Figure]:
+    """Leveret and bare SQLite in turn, the best of each."""
+    ours, bare = [], []
+    for _ in range(ROUNDS):
+        with folder() as here:
+            ours.append(asyncio.run(_leveret(here)))
+            bare.append(_bare(here))
+    return [
+        Figure(
+            name="retry_persist",
+            value=max(ours),
+            unit="/s",
+            peer="sqlite3.executemany, 500 a transaction",
+            peer_value=max(bare),
+        )
+    ]
+
+
+async def _leveret(here: Path) -> float:
+    app, broker = failing_app(here)
+    orders = [Message("order.placed", {"id": number, "text": TEXT}) for number in range(MESSAGES)]
+    async with app:
+        # First everything fails while nobody takes the failures in, so that the retry queue holds them all.
+        async with app.running(retry_worker=False, keeper=False):
+            await app.publish_many(orders)
+            await broker.quiet(lambda queue: queue == NAMES.queue("charge"))
+        assert broker.snapshot()[NAMES.retry_queue].ready == MESSAGES
+        started = time.perf_counter()
+        async with app.running(workers=[], keeper=False):
+            await broker.quiet(lambda queue: queue == NAMES.retry_queue)
+            seconds = time.perf_counter() - started
+        assert await app.retries.count() == MESSAGES
+    return MESSAGES / seconds
+
+
+def _bare(here: Path) -> float:
+    """The least that would do: key, time, properties and body, and an index to find what is due."""
+    connection = sqlite3.connect(here / "bare.db", isolation_level=None)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("CREATE TABLE retry (key TEXT PRIMARY KEY, due_at REAL, properties BLOB, body BLOB)")
+    connection.execute("CREATE INDEX due ON retry (due_at)")
+    rows = [(str(uuid.uuid4()), time.time(), b"p" * 100, TEXT.encode()) for _ in range(MESSAGES)]
+    started = time.perf_counter()
+    for start in range(0, MESSAGES, BATCH):
+        connection.execute("BEGIN IMMEDIATE")
+        connection.executemany("INSERT INTO retry VALUES (?, ?, ?, ?)", rows[start : start + BATCH])
+        connection.execute("COMMIT")
+    seconds = time.perf_counter() - started
+    connection.close()
+    return MESSAGES / seconds

@@ -1,0 +1,218 @@
+"""RetryWorkerRunner: a RetryWorker with all that it stands on, from set-up to tear-down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, runtime_checkable
+
+from leveret.core.topology import RMQExchangeConfig
+from leveret.pipeline.parts import log
+from leveret.ports import (
+    ConsumerManagerFactory,
+    ConsumerManagerInterface,
+    DocumentStoreInterface,
+    Lease,
+    MessageConsumerInterface,
+    PublisherInterface,
+    World,
+)
+from leveret.retry.worker import RETRY_WORKER_TYPE, RetryWorker
+from leveret.runtime import wiring
+from leveret.runtime.backends import (
+    RuntimeInfra,
+    create_consumer_manager,
+    create_publisher,
+    create_runtime_infra,
+)
+from leveret.runtime.config import RuntimeConfig
+from leveret.runtime.runner import on_signals
+from leveret.runtime.world import system_world
+
+
+@runtime_checkable
+class _Leasing(Protocol):
+    """A document store that has leases."""
+
+    async def open(self) -> None: ...
+
+    def lease(self, name: str) -> Lease: ...
+
+
+class RetryWorkerRunner:
+    """Runs a retry worker for programs that write the JSON form.
+
+    It consumes `<exchange>.retry_worker`, bound to all that goes through *exchange*, stores soft failures, and gives
+    each message back when it is due: to the queue `<republish exchange>.<failing worker>` where that exists, else to
+    the republish exchange with the key it came with. Leveret's own workers do not need it.
+
+    Args:
+        config: names the broker and, where no *retry_store* is given, the store.
+        worker_name: its name, for people.
+        exchange: where soft failures can be watched, `observer_exchange(...)` of the pipeline's.
+        republish_exchange: the data exchange; None: *exchange*, which is right for fanout and topic.
+        retry_store: instead of one in the store of *config*.
+        republish_publisher: instead of one to the republish exchange.
+        consumer_manager_factory: instead of one on the queue `<exchange>.retry_worker`.
+        message_key_func: as for `RetryWorker`.
+        infra: a connection that is shared; used, and not closed.
+
+    Example:
+        >>> runner = RetryWorkerRunner(config, "retry", exchange=observer_exchange(RMQExchangeConfig("jobs")))
+        >>> await runner.run()
+    """
+
+    def __init__(
+        self,
+        config: RuntimeConfig,
+        worker_name: str,
+        *,
+        exchange: RMQExchangeConfig,
+        republish_exchange: RMQExchangeConfig | None = None,
+        retry_store: DocumentStoreInterface | None = None,
+        republish_publisher: PublisherInterface | None = None,
+        consumer_manager_factory: ConsumerManagerFactory | None = None,
+        message_key_func: Callable[[dict[str, Any]], str] | None = None,
+        infra: RuntimeInfra | None = None,
+    ) -> None:
+        self._config = config
+        self._worker_name = worker_name
+        self._exchange = exchange
+        self._republish_exchange = exchange if republish_exchange is None else republish_exchange
+        self._store = retry_store
+        self._publisher = republish_publisher
+        self._factory = consumer_manager_factory
+        self._key_func = message_key_func
+        self._infra = infra
+        self._consumer: ConsumerManagerInterface | None = None
+        #: What `setup` has done and `teardown` undoes, the last first.
+        self._undo: list[tuple[str, Callable[[], Awaitable[object]]]] = []
+
+    async def setup(self) -> None:
+        """Connect, make what was not given, and schedule what is stored; consuming begins with `run`. Idempotent.
+
+        Where something fails, what was set up is torn down again.
+
+        Raises:
+            ConfigError, NotSupported, BrokerError, StoreError: what cannot be used, or is not known to this release.
+        """
+        await self._ready()
+
+    async def run(self) -> None:
+        """Work until SIGINT, SIGTERM or cancelled, then tear down.
+
+        Raises:
+            ConfigError, NotSupported, BrokerError, StoreError: as `setup` says.
+        """
+        consumer = await self._ready()
+        asked = asyncio.Event()
+        try:
+            async with on_signals(asked.set, wanted=True):
+                await consumer.start_consuming()
+                await asked.wait()
+        finally:
+            await self.teardown()
+
+    async def teardown(self) -> None:
+        """Stop consuming, cancel what is scheduled, let go of what `setup` took; what is stored stays. Idempotent."""
+        self._consumer = None
+        while self._undo:
+            what, undo = self._undo.pop()
+            try:
+                await undo()
+            except Exception as error:  # noqa: BLE001 - parts of any program; the others are torn down all the same
+                log.warning("%s could not be torn down: %s: %s", what, type(error).__name__, error)
+
+    async def _ready(self) -> ConsumerManagerInterface:
+        if self._consumer is not None:
+            return self._consumer
+        try:
+            consumer = await self._set_up()
+        except BaseException:
+            await self.teardown()
+            raise
+        self._consumer = consumer
+        return consumer
+
+    async def _set_up(self) -> ConsumerManagerInterface:
+        needs_broker = self._publisher is None or self._factory is None
+        infra = await self._connected() if needs_broker else self._infra
+        world = system_world() if infra is None else infra.world
+        store = self._store if self._store is not None else self._own_store(world)
+        publisher, factory = self._publisher, self._factory
+        if infra is not None:
+            if publisher is None:
+                publisher = create_publisher(infra, exchange=self._republish_exchange)
+            if factory is None:
+                factory = self._own_factory(infra)
+        if publisher is None or factory is None:
+            raise AssertionError("what was not given is made on a connection")
+        await publisher.setup()
+        self._undo.append(("the publisher", publisher.teardown))
+        worker = RetryWorker(
+            self._worker_name,
+            retry_store=store,
+            republish_publisher=publisher,
+            message_key_func=self._key_func,
+            lease=await self._lease(store, world),
+            lease_ttl_seconds=self._config.lease.ttl,
+            clock=world.clock.now,
+            sleep=world.clock.sleep,
+        )
+        self._undo.append(("the retry worker", worker.shutdown))
+        consumer = factory(worker)
+        await consumer.setup()
+        self._undo.append(("the consumer", consumer.stop_consuming))
+        await worker.start()
+        queue = f"{self._exchange.name}.{RETRY_WORKER_TYPE}"
+        log.warning(
+            "%s keeps the retries of exchange %s. Other queues are bound there too, so a publisher is not told where %s "
+            "is missing: start this runner once before anything can fail.",
+            self._worker_name, self._exchange.name, queue, extra={"action": "shared"},
+        )  # fmt: skip
+        return consumer
+
+    # ── What was not given ────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _connected(self) -> RuntimeInfra:
+        if self._infra is not None:
+            return self._infra
+        infra = await create_runtime_infra(self._config)
+        self._undo.append(("the connection", infra.close))
+        return infra
+
+    def _own_store(self, world: World) -> DocumentStoreInterface:
+        store = wiring.make_document_store(
+            self._config.store,
+            world,
+            collection_name=f"{self._exchange.name}.{RETRY_WORKER_TYPE}",
+            doc_id_field=RetryWorker.REQUIRED_DOC_ID_FIELD,
+        )
+        self._undo.append(("the store", store.close))
+        return store
+
+    async def _lease(self, store: DocumentStoreInterface, world: World) -> Lease | None:
+        """The right to publish: where the messages wait, if that has leases, else in the store that is configured."""
+        name = f"{self._exchange.name}/{RETRY_WORKER_TYPE}"
+        if isinstance(store, _Leasing):
+            await store.open()
+            return store.lease(name)
+        if self._config.origin("store") != "default":
+            configured = wiring.make_store(self._config.store, world)
+            self._undo.append(("the store of the lease", configured.close))
+            await configured.open()
+            return configured.lease(name)
+        log.warning(
+            "%s has no leases, and no store is configured for one: start this runner once only, two would publish "
+            "everything twice. To have it kept apart, set store (LEVERET_STORE).",
+            type(store).__name__, extra={"action": "lease"},
+        )  # fmt: skip
+        return None
+
+    def _own_factory(self, infra: RuntimeInfra) -> ConsumerManagerFactory:
+        def factory(consumer: MessageConsumerInterface, /) -> ConsumerManagerInterface:
+            return create_consumer_manager(
+                self._config, infra, consumer, exchange=self._exchange, worker_type=RETRY_WORKER_TYPE
+            )
+
+        return factory

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from benchmarks.figure import Figure, folder
+
 from leveret import Leveret
 
 MESSAGES: Final = 20_000

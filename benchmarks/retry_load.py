@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import time
 import uuid
 from collections.abc import Iterable
@@ -36,28 +38,35 @@ def failing_app(folder: Path) -> tuple[Leveret, MemoryBroker]:
     app = Leveret(NAMES.namespace, broker=f"memory://{broker}", store=store, config=settings)
 
     @app.worker("order.placed", prefetch=1000, retry=RetryPolicy(first_delay=3600, max_delay=3600))
-    async def charge(order: dict[str, Any]) -> None:
+    async def charge(_order: dict[str, Any]) -> None:
         raise SoftFailure("the card service answered 503")
 
     return app, MemoryBroker.named(broker)
 
 
-async def fill(folder: Path, due_at: Iterable[float]) -> None:
-    """Write rows into the store of that folder, one for each time (epoch seconds)."""
+async def fill(folder: Path, waits: Iterable[float], *, head_start: float = 0.0) -> float:
+    """Write rows into the store of that folder, each due so many seconds after a moment that is returned.
+
+    The moment lies *head_start* seconds after the last row was written, however long that took.
+    """
     store = SqliteStore(folder / "store.db", clock=SystemClock())
     await store.open()
     batch: list[RetryEntry] = []
-    for number, due in enumerate(due_at):
-        batch.append(_entry(number, due))
+    for wait in waits:
+        batch.append(_entry(wait))
         if len(batch) == BATCH:
             await store.put(batch)
             batch = []
     if batch:
         await store.put(batch)
     await store.close()
+    with contextlib.closing(sqlite3.connect(folder / "store.db")) as connection, connection:
+        moment = time.time() + head_start
+        connection.execute("UPDATE retry SET due_at = due_at + ?, try_at = try_at + ?", (moment, moment))
+    return moment
 
 
-def _entry(number: int, due_at: float) -> RetryEntry:
+def _entry(wait: float) -> RetryEntry:
     retry_id = str(uuid.uuid4())
     message_id = str(uuid.uuid4())
     properties = Properties.build(
@@ -83,9 +92,9 @@ def _entry(number: int, due_at: float) -> RetryEntry:
         reason="the card service answered 503",
         error="SoftFailure",
         host="bench",
-        due_at=due_at,
+        due_at=wait,
         first_failed_at=time.time(),
         failed_at=time.time(),
-        body=json.dumps({"id": number, "due_at": due_at, "text": TEXT}).encode(),
+        body=json.dumps({"wait": wait, "text": TEXT}).encode(),
         properties=properties.raw,
     )

@@ -11,6 +11,7 @@ from typing import Final
 
 from benchmarks.figure import Figure, folder
 from benchmarks.retry_load import BATCH, NAMES, TEXT, failing_app
+
 from leveret import Message
 
 MESSAGES: Final = 20_000

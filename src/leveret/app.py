@@ -316,8 +316,10 @@ class Leveret:
         """Disconnect, and close the store. Idempotent."""
         opened, self._open = self._open, None
         if opened is not None:
-            await opened.parts.transport.close()
-            await opened.parts.store.close()
+            try:
+                await opened.parts.transport.close()
+            finally:
+                await opened.parts.store.close()
 
     async def __aenter__(self) -> Self:
         await self.open()

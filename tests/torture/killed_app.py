@@ -15,12 +15,15 @@ from typing import Any
 
 from leveret import Context, HardFailure, Leveret, Message, RetryPolicy, SoftFailure
 from leveret.app import Stand
+from leveret.core import handover
 from leveret.core.retry_entry import Filter
 from leveret.dead_letters.replay import VERBS
 from leveret.runtime.world import system_world
 from leveret.stores.sqlite import SqliteStore
 from leveret.transports.memory import MemoryBroker, MemoryTransport
 
+#: Points that the ledger is told of: what the store has, and what it may have removed again.
+TOLD = {handover.STORED, handover.REPUBLISH_CONFIRMED, handover.KEEPER_STORED}
 KINDS = ("soft", "exhausted", "hard", "later", "large")
 
 
@@ -52,6 +55,10 @@ async def work(store: str, ledger: str, point: str, nth: int) -> None:
 
     async def reached(here: str, message_id: str | None) -> None:
         nonlocal arrivals
+        if here in TOLD:
+            os.write(
+                told, json.dumps({"event": here, "message_id": message_id, "second": again}).encode() + b"\n"
+            )
         arrivals += here == point
         if here == point and arrivals == nth:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -80,7 +87,8 @@ async def work(store: str, ledger: str, point: str, nth: int) -> None:
         if again:
             waits = app._opened("the test").parts.store
             async with app.running():
-                while await waits.asked("shop", VERBS) or await waits.count_letters(
+                # Nobody tells when the act of a process that is gone has been finished.
+                while await waits.asked("shop", VERBS) or await waits.count_letters(  # noqa: ASYNC110
                     Filter(namespace="shop"), states=("claimed",)
                 ):
                     await asyncio.sleep(0.02)

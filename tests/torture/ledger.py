@@ -1,4 +1,4 @@
-"""A ledger outside the system: what was accepted, what was started and done, and what may have been in hand at a strike.
+"""A ledger outside the system: what was accepted, started and done, and what was in hand when something struck.
 
 A message is known by its body, which nothing on its way may change; so one look proves identity and bytes at once.
 """
@@ -67,9 +67,7 @@ class Ledger:
     def start(self, ctx: Context) -> None:
         step = (ctx.worker, ctx.attempt, ctx.first_failed_at is not None, self.mended)
         told = (ctx.type, ctx.properties.correlation_id, ctx.properties.priority, dict(ctx.headers))
-        self.starts.append(
-            Start(ctx.worker, ctx.body, ctx.message_id, ctx.retry_id, ctx.attempt, step, told)
-        )
+        self.starts.append(Start(ctx.worker, ctx.body, ctx.message_id, ctx.retry_id, ctx.attempt, step, told))
 
     def interrupt(self, bodies: Iterable[bytes]) -> None:
         """These copies were in hand when it struck: each may be there once more, and what its handler returns."""
@@ -84,9 +82,7 @@ class Ledger:
         died = defaultdict(list)
         for letter in letters:
             died[letter.body].append(letter)
-        lost = [
-            plan for plan in self.planned if not self.done[plan.body] and not died[plan.body]
-        ]
+        lost = [plan for plan in self.planned if not self.done[plan.body] and not died[plan.body]]
         assert lost == [], f"lost {len(lost)}"
         assert [plan for plan in self.planned if plan.state != "accepted"] == []
         for plan in self.planned:
@@ -106,7 +102,9 @@ class Ledger:
 
     def _ends_as_it_must(self, plan: Planned, letters: list[DeadLetter]) -> None:
         most = 1 + self.interrupted[plan.body]
-        assert {letter.ending for letter in letters} == ({DIES_OF[plan.kind]} if plan.kind in DIES_OF else set())
+        assert {letter.ending for letter in letters} == (
+            {DIES_OF[plan.kind]} if plan.kind in DIES_OF else set()
+        )
         assert len(letters) <= most, f"{plan.body!r} died {len(letters)} times, at most {most} can be"
         assert all(letter.message_id == plan.message.id for letter in letters)
         if plan.kind == "hard":

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.torture.ledger import Kind, Ledger, Planned, result_of
 
-from leveret import Context, HardFailure, Leveret, Message, PublishRefused, PublishTimeout, RetryPolicy, SoftFailure
+from leveret import (
+    Context,
+    HardFailure,
+    Leveret,
+    Message,
+    PublishRefused,
+    PublishTimeout,
+    RetryPolicy,
+    SoftFailure,
+)
 from leveret.app import Stand
 from leveret.core import handover
 from leveret.core import headers as h
@@ -28,7 +38,6 @@ from leveret.stores.sqlite.file import SqliteFile, _Job, _nothing
 from leveret.testing.fake_clock import FakeClock, idle
 from leveret.testing.worlds import fake_world
 from leveret.transports.memory import MemoryBroker, MemoryTransport
-from tests.torture.ledger import Kind, Ledger, Planned, result_of
 
 POLICY = RetryPolicy(first_delay=1, factor=2, jitter=0, max_attempts=3)
 #: Seconds of the fake clock that a handler takes, so that some messages are always in hand.
@@ -56,7 +65,7 @@ class WatchedFile(SqliteFile):
             self.asked.discard(job.answer)
 
     def kill(self) -> None:
-        """What the thread has not begun is never done, as where the process died; a transaction is whole or not there."""
+        """What the thread has not begun is never done, as in a process that died."""
         jobs, self._jobs = self._jobs, None
         assert jobs is not None
         while not jobs.empty():
@@ -370,8 +379,8 @@ class Scene:
 
 def _planned() -> Iterator[Planned]:
     kinds: list[Kind] = [
-        "plain", "result", "soft", "uncounted", "exhausted", "hard", "broken", "no taker", "later", "no id", "malformed",
-        "ordered", "wide",
+        "plain", "result", "soft", "uncounted", "exhausted", "hard", "broken", "no taker", "later", "no id",
+        "malformed", "ordered", "wide",
     ]  # fmt: skip
     hard: list[Kind] = ["hard"]
     for number in range(6):

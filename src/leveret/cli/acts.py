@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 Lease = Literal["retry", "keeper"]
 _HOLDERS: Mapping[Lease, str] = {"retry": "retry worker", "keeper": "keeper"}
 
+#: What has been done to so many of so many.
+_DONE: Mapping[str, str] = {
+    "retries.now": "due now:", "retries.cancel": "cancelled", "retries.reschedule": "rescheduled",
+    "retries.hold": "held", "retries.release": "released", "retries.move": "moved", "dead.replay": "published",
+}  # fmt: skip
+
 
 class Row(NamedTuple):
     """What a choice has to know of a message."""
@@ -233,8 +239,7 @@ def _tell(look: Look, chosen: Chosen, report: ActReport, *, verb: str, lease: Le
         if verb == "dead.replay":
             again = f", dead again {report.dead_again}"
             again += f", maybe twice {report.maybe_twice}" if report.maybe_twice else ""
-        done = {"dead.replay": "published"}.get(verb, verb.partition(".")[2])
-        console.result(f"{done} {report.done} of {report.asked}{again}, by {holder(report.by)}")
+        console.result(f"{_DONE[verb]} {report.done} of {report.asked}{again}, by {holder(report.by)}")
     for note in report.notes:
         console.warning(note)
     if not report.answered:

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressC
 from rich.text import Text
 from rich.theme import Theme
 
-from leveret.cli.exits import NEEDS_YES
+from leveret.cli.exits import NEEDS_YES, ReaderGone
 from leveret.cli.options import Common
 from leveret.cli.words import safe
 
@@ -34,6 +34,14 @@ _GAP: Final = "   "
 _LEAST_LAST: Final = 20
 
 
+class _Console(RichConsole):
+    """Tells of a reader who has gone, instead of ending the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Called in place of the error."""
+        raise ReaderGone
+
+
 class Console:
     """Where a command writes.
 
@@ -46,8 +54,8 @@ class Console:
         self.quiet = common.quiet
         # None: rich looks at NO_COLOR, and whether this is a terminal.
         color = True if common.no_color else None
-        self._out = RichConsole(theme=STYLES, no_color=color, highlight=False, soft_wrap=True)
-        self._err = RichConsole(theme=STYLES, no_color=color, highlight=False, soft_wrap=True, stderr=True)
+        self._out = _Console(theme=STYLES, no_color=color, highlight=False, soft_wrap=True)
+        self._err = _Console(theme=STYLES, no_color=color, highlight=False, soft_wrap=True, stderr=True)
 
     # ── Results ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -57,7 +65,10 @@ class Console:
 
     def record(self, value: Mapping[str, Any]) -> None:
         """A result for programs, in one line."""
-        sys.stdout.write(json.dumps(value) + "\n")
+        try:
+            sys.stdout.write(json.dumps(value) + "\n")
+        except BrokenPipeError:
+            raise ReaderGone from None
 
     def head(self, text: str) -> None:
         """What stands above a listing, or below it; left out with --quiet."""

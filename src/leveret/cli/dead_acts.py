@@ -83,7 +83,7 @@ async def replay(
                 reset_attempts=not keep_attempts,
                 stop_after=stop_after,
                 rpc=rpc,
-                progress=lambda report: None if report.finished else _show_progress(look, report),
+                progress=_telling(look),
                 **words,
             )
 
@@ -108,8 +108,17 @@ def _question(chosen: Chosen, rate: float | None) -> str:
     return f"replay {counted(chosen.count, 'letter')} to {to}{pace}"
 
 
-def _show_progress(look: Look, report: ActReport) -> None:
-    look.console.note(f"published {report.done} of {report.asked}, dead again {report.dead_again}")
+def _telling(look: Look) -> Callable[[ActReport], object]:
+    """Tells how far a replay is, once a second at most."""
+    told_at = look.world.clock.monotonic()
+
+    def tell(report: ActReport) -> None:
+        nonlocal told_at
+        if not report.finished and look.world.clock.monotonic() - told_at >= 1.0:
+            told_at = look.world.clock.monotonic()
+            look.console.note(f"published {report.done} of {report.asked}, dead again {report.dead_again}")
+
+    return tell
 
 
 async def edit(
@@ -190,7 +199,7 @@ async def _set_aside(
                 {"act": f"dead.{verb}", "namespace": chosen.namespace, "asked": chosen.count, "done": done}
             )
         else:
-            console.result(f"{verb} {done} of {chosen.count}")
+            console.result(f"{verb.removesuffix('e')}ed {done} of {chosen.count}")
         return exits.DONE if done == chosen.count else exits.PART
 
 

@@ -158,7 +158,7 @@ async def _look_at_retries(look: Look, namespace: str) -> Finding:
     if found.faults:
         return Finding("fault", "retry", "; ".join(found.faults))
     holds = lease_words(found.retry_worker)
-    text = f"{namespace}: {found.waiting} waiting, {found.overdue} overdue, retry worker {holds}"
+    text = f"{namespace}: {found.waiting} waiting, {found.overdue} overdue; retry worker: {holds}"
     if found.waiting and found.retry_worker is None:
         return Finding("warn", "retry", f"{text}. What waits goes on when one starts: leveret run")
     return Finding("ok", "retry", text)

@@ -60,6 +60,10 @@ _CODES: Final[tuple[tuple[type[LeveretError] | tuple[type[LeveretError], ...], i
 )
 
 
+class ReaderGone(Exception):
+    """Whoever read standard output has seen enough, and closed it (`leveret dead list | head`)."""
+
+
 def of(error: LeveretError) -> int:
     """The exit code for an error of leveret's.
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from leveret.cli.exits import DONE, INTERRUPTED
+from leveret.cli.exits import DONE, INTERRUPTED, ReaderGone
 
 if TYPE_CHECKING:
     from leveret.runtime.config import RuntimeConfig
@@ -139,7 +141,8 @@ class Doing:
 Target = Annotated[
     str | None,
     typer.Argument(
-        metavar="MODULE:APP", help="Where the app is, such as shop:app; default: app in leveret.toml. [LEVERET_APP]"
+        metavar="MODULE:APP",
+        help="Where the app is, such as shop:app; default: app in leveret.toml. [LEVERET_APP]",
     ),
 ]
 Ids = Annotated[
@@ -198,6 +201,10 @@ def _flat(function: Callable[..., Any]) -> Callable[..., None]:
                 code = asyncio.run(code)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
+        except ReaderGone:
+            # What is left goes nowhere, also what Python flushes at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(DONE) from None
         raise typer.Exit(DONE if code is None else code)
 
     flat.__name__, flat.__doc__, flat.__module__ = function.__name__, function.__doc__, function.__module__

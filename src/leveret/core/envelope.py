@@ -22,7 +22,6 @@ from leveret.core.message import (
     retry_key,
     text_header,
     unwrap,
-    whole_header,
     wrap,
 )
 from leveret.core.policy import RetryAt, RetryPolicy

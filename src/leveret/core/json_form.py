@@ -169,7 +169,7 @@ def read_retry(
     routing_key = short(found.routing_key)
     retry_id = new_id()
     data_type = found.message.get("data_type")
-    message_id = derived_id("json", found.worker, found.digest)
+    message_id = derived_id("json", queue, found.digest)
     goes_out = written(found.message)
     return RetryEntry(
         namespace=namespace,
@@ -178,7 +178,7 @@ def read_retry(
         exchange=exchange,
         routing_key=routing_key,
         through_exchange=not queue,
-        worker=found.worker,
+        worker=envelope.cut(found.worker, 255, keep_tail=False),
         type=data_type if isinstance(data_type, str) else routing_key,
         message_id=message_id,
         retry_id=retry_id,

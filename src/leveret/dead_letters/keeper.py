@@ -13,7 +13,7 @@ from leveret.dead_letters.reading import is_expired_request, read
 from leveret.dead_letters.replay import Replays
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import held_backoff
-from leveret.ports import Delivery, Grant
+from leveret.ports import Delivery, Grant, Subscription
 from leveret.retry.intake import consume_exclusively
 from leveret.retry.service import ACTS_EVERY, TermService, all_until_one_ends
 
@@ -34,7 +34,9 @@ class Keeper(TermService):
         self.in_hand = 0
         #: RPC requests that expired in their queue: nobody waits for them, so they are counted and not kept.
         self.expired_requests = 0
-        self._consuming = False
+        #: Letters that the store refuses, each tried again by itself.
+        self._refused: dict[asyncio.Task[None], Delivery] = {}
+        self._subscription: Subscription | None = None
         self._closing = False
         #: Set between two batches.
         self._between = asyncio.Event()
@@ -43,7 +45,7 @@ class Keeper(TermService):
     @property
     def quiet(self) -> bool:
         """Whether it works, and nothing is in hand."""
-        return self._consuming and self.in_hand == 0 and not self._replays.busy
+        return self._subscription is not None and self.in_hand == 0 and not self._replays.busy
 
     async def work(self, grant: Grant) -> None:
         """Take letters in, obey replays."""
@@ -58,11 +60,14 @@ class Keeper(TermService):
         subscription = await consume_exclusively(
             self.parts, self.parts.names.dead_letters, self._take, prefetch=PREFETCH
         )
-        self._consuming = True
+        self._subscription = subscription
         batch: list[Delivery] = []
         try:
             while True:
                 await self._arrived.wait()
+                if self._closing:
+                    # What has arrived goes back, or has gone back already.
+                    await asyncio.get_running_loop().create_future()
                 batch = self._received[:BATCH]
                 del self._received[:BATCH]
                 if not self._received:
@@ -71,18 +76,29 @@ class Keeper(TermService):
                 await self._store([delivery for delivery in batch if not delivery.stale])
                 self.in_hand -= len(batch)
                 self._between.set()
-                if self._closing:
-                    await asyncio.get_running_loop().create_future()
         finally:
-            self._consuming = False
+            self._subscription = None
+            self._between.set()
+            refused = dict(self._refused)
+            for task in refused:
+                task.cancel()
             await subscription.cancel()
+            if refused:
+                await asyncio.wait(refused)
             # What was settled already stays settled.
-            for delivery in (*batch, *self._received):
+            for delivery in (*batch, *self._received, *refused.values()):
                 delivery.requeue()
 
     async def finish(self) -> None:
         """Keep and ack the batch in hand, finish the replay window in hand."""
         self._closing = True
+        if self._subscription is not None:
+            # First of all: what goes back would be handed to us again at once.
+            await self._subscription.cancel()
+        self.in_hand -= len(self._received)
+        for delivery in self._received:
+            delivery.requeue()
+        self._received.clear()
         await asyncio.gather(self._between.wait(), self._replays.finish())
 
     def _take(self, delivery: Delivery) -> None:
@@ -100,18 +116,49 @@ class Keeper(TermService):
                 self.expired_requests += 1
                 delivery.ack()
                 continue
-            letter = read(
-                delivery,
-                namespace=self.parts.names.namespace,
-                events=self.parts.exchange.name,
-                now=self.parts.world.clock.now(),
-                new_id=self.parts.world.new_id,
-            )
-            taken.append((delivery, letter))
+            taken.append((delivery, self._read(delivery)))
         if taken:
             await self._put(taken)
 
-    async def _put(self, taken: Sequence[tuple[Delivery, DeadLetter]]) -> None:
+    def _read(self, delivery: Delivery) -> DeadLetter:
+        clock, new_id = self.parts.world.clock, self.parts.world.new_id
+        namespace = self.parts.names.namespace
+        try:
+            return read(
+                delivery, namespace=namespace, events=self.parts.exchange.name, now=clock.now(), new_id=new_id
+            )
+        except Exception as error:  # noqa: BLE001 - whatever lies there is kept, and must not stop the rest (R8)
+            log.exception("a dead letter could not be read; it is kept as it is", extra={"action": "malformed"})
+            return DeadLetter(
+                namespace=namespace,
+                id=new_id(),
+                ending="foreign",
+                exchange=delivery.exchange,
+                routing_key=delivery.routing_key,
+                type=delivery.properties.type or delivery.routing_key,
+                message_id=delivery.properties.message_id,
+                reason=f"could not be read: {type(error).__name__}: {error}",
+                first_failed_at=clock.now(),
+                died_at=clock.now(),
+                size=len(delivery.body),
+                body=delivery.body,
+                properties=delivery.properties.raw,
+            )
+
+    def _hold(self, one: tuple[Delivery, DeadLetter]) -> None:
+        """Try this one again and again, apart from the others."""
+        task = asyncio.create_task(self._put([one], alone=True), name=f"{self.parts.names.dead_letters} refused")
+        self.in_hand += 1
+        self._refused[task] = one[0]
+        task.add_done_callback(self._held_ended)
+
+    def _held_ended(self, task: asyncio.Task[None]) -> None:
+        del self._refused[task]
+        self.in_hand -= 1
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.error("a dead letter could not be kept; it stays unacked", exc_info=fault, extra={"action": "held"})
+
+    async def _put(self, taken: Sequence[tuple[Delivery, DeadLetter]], *, alone: bool = False) -> None:
         """Store these, then ack; what the store refuses is halved until the culprit stands alone, and stays in hand."""
         alarms, about = self.parts.alarms, f"{self.parts.names.namespace} keeper"
         for wait in held_backoff():
@@ -120,7 +167,11 @@ class Keeper(TermService):
             except (StoreUnavailable, StoreRefused) as error:
                 if isinstance(error, StoreRefused) and len(taken) > 1:
                     middle = len(taken) // 2
-                    await asyncio.gather(self._put(taken[:middle]), self._put(taken[middle:]))
+                    await self._put(taken[:middle])
+                    await self._put(taken[middle:])
+                    return
+                if isinstance(error, StoreRefused) and not alone:
+                    self._hold(taken[0])
                     return
                 alarms.emit(
                     Alarm(
@@ -139,7 +190,8 @@ class Keeper(TermService):
                     return
             else:
                 break
-        alarms.resolved(RETRY_STORE_UNAVAILABLE, about)
+        if alone or not self._refused:
+            alarms.resolved(RETRY_STORE_UNAVAILABLE, about)
         for delivery, letter in taken:
             if self.parts.world.reached is not None:
                 await self.parts.reach(handover.KEEPER_STORED, letter.message_id)

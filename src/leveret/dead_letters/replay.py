@@ -9,7 +9,14 @@ from typing import Final
 
 from leveret.core import envelope, handover
 from leveret.core.dead_letter import DeadLetter, LetterState, Replay
-from leveret.core.errors import LeaseLost, LeveretError, PublishError, PublishTimeout, StoreUnavailable
+from leveret.core.errors import (
+    LeaseLost,
+    LeveretError,
+    PublishError,
+    PublishRefused,
+    PublishTimeout,
+    StoreUnavailable,
+)
 from leveret.core.message import Outgoing
 from leveret.core.retry_entry import Filter
 from leveret.pipeline.parts import Parts, log
@@ -86,8 +93,20 @@ class Replays:
             finally:
                 self._at_rest.set()
                 self._running.pop(act.id, None)
+            await self._give_back(act, grant)
             await self._parts.store.report(act.id, report)
         return len(acts)
+
+    async def _give_back(self, act: Act, grant: Grant) -> None:
+        """What a finished replay has still claimed lies there as before; nobody else could ever take it."""
+        store, now = self._parts.store, self._parts.world.clock.now()
+        # No letter bears this id, so that only what was claimed before is handed out.
+        nothing_new = Filter(namespace=self._parts.names.namespace, ids=(act.id,))
+        while letters := await store.claim(nothing_new, replay_id=act.id, limit=WINDOW, grant=grant):
+            left = Replay(
+                at=now, replay_id=act.id, to=place(letters[0]), outcome="failed: no answer came; it may have gone out"
+            )
+            await store.replayed([(letter.namespace, letter.id) for letter in letters], left, state="dead")
 
     async def _replay(self, act: Act, grant: Grant) -> Acknowledged:
         store, holder = self._parts.store, self._parts.holder
@@ -103,6 +122,9 @@ class Replays:
                     f"{left_out} RPC requests left out: their callers have given up. One by one, with --rpc"
                 )
             wanted = replace(wanted, rpc=False)
+        if not wanted.ids:
+            # What dies again of the same thing fits the same words, and would be replayed for ever.
+            wanted = replace(wanted, until=min(act.asked_at, wanted.until or act.asked_at))
         before = act.report
         if before is not None:
             # Another process began this replay: its figures go on.
@@ -130,7 +152,11 @@ class Replays:
                     f"stopped: {progress.dead_again} died again. What is left lies there as before"
                 )
                 return
-            letters = await store.claim(wanted, replay_id=act.id, limit=size, grant=grant)
+            # No more than there were at the beginning: a message id names each death of its message, the next one too.
+            left = progress.asked - progress.published - progress.failed
+            if left <= 0:
+                return
+            letters = await store.claim(wanted, replay_id=act.id, limit=min(size, left), grant=grant)
             if not letters:
                 return
             await self._parts.reach(handover.REPLAY_CLAIMED, letters[0].message_id)
@@ -150,12 +176,20 @@ class Replays:
         reset = bool(act.arguments.get("reset_attempts", True))
         answers: list[asyncio.Future[None]] = []
         for letter in letters:
-            while not transport.sendable:
+            if not transport.sendable:
                 await transport.ready()
             if not self._keeper.holds:
                 raise LeaseLost("the keeper lease ended during a replay; the next holder goes on with it")
             progress.ids.add(letter.id)
-            answers.append(transport.send(outgoing(letter, reset_attempts=reset, parts=self._parts)))
+            try:
+                out = outgoing(letter, reset_attempts=reset, parts=self._parts)
+            except (LeveretError, ValueError) as error:
+                # This one alone; the others of its window go.
+                unsent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                unsent.set_exception(PublishRefused(f"it cannot be written: {error}"))
+                answers.append(unsent)
+            else:
+                answers.append(transport.send(out))
         why = ""
         marks: dict[tuple[str, LetterState], list[tuple[str, str]]] = {}
         for letter, answer in zip(letters, answers, strict=True):

@@ -34,10 +34,12 @@ class Deadlines:
         if line is None:
             line = self._lines[limit] = _Line(self._clock, limit)
         line.add(answer)
+        # A task that is being cancelled already may still publish while it cleans up.
+        before = _cancellations()
         try:
             await answer
         except asyncio.CancelledError:
-            if answer in line.waiting or _cancelled():
+            if answer in line.waiting or _cancellations() > before:
                 raise
             return False
         finally:
@@ -81,7 +83,7 @@ class _Line:
             answer.cancel()
 
 
-def _cancelled() -> bool:
-    """Whether the running task itself is being cancelled."""
+def _cancellations() -> int:
+    """How often the running task itself was asked to end."""
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    return 0 if task is None else task.cancelling()

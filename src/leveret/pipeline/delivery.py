@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import traceback
 from collections.abc import Callable, Iterable
@@ -14,7 +15,7 @@ from leveret.core.alarm import POISON_MESSAGE, RETRIES_EXHAUSTED, Alarm
 from leveret.core.dead_letter import Ending
 from leveret.core.envelope import Cause
 from leveret.core.errors import BadPayload, Failure, PublishRefused, SoftFailure, StoreError, Unroutable
-from leveret.core.message import Message, Outgoing, Received, received, result_id, retry_id
+from leveret.core.message import Message, Outgoing, Received, derived_id, received, result_id, retry_id
 from leveret.core.outcome import (
     ONLY_ACK,
     RETURNED_NOTHING,
@@ -31,7 +32,7 @@ from leveret.core.outcome import (
 )
 from leveret.core.payload import Undecodable, check_content
 from leveret.core.policy import RetryPolicy
-from leveret.core.properties import Properties
+from leveret.core.properties import Properties, check_short
 from leveret.core.run import Outcome, Run
 from leveret.pipeline.context import Context
 from leveret.pipeline.gate import Gate
@@ -109,10 +110,18 @@ class Road:
             known = self.recall.ended(delivery)
             if known is not None:
                 freed()
-                await self._conclude(known)
+                try:
+                    await self._conclude(known)
+                except BaseException as error:
+                    self._abandon(known, delivery, error)
+                    raise
                 return
             if self.spec.ordered:
                 died, counted_as = await self._counted(delivery, message)
+                if delivery.stale:
+                    # While it was counted the broker took it back, and may have given it to somebody else.
+                    freed()
+                    return
             else:
                 died = self._died(message.starts + 1)
                 if died is None:
@@ -123,8 +132,8 @@ class Road:
         hand.counted_as = counted_as
         try:
             result: Result = died or await self._run(hand)
-        except BaseException:
-            self.recall.end(hand, acked=False)
+        except BaseException as error:
+            self._abandon(hand, delivery, error)
             raise
         finally:
             freed()
@@ -144,18 +153,29 @@ class Road:
                 hand.error = result.error
                 hand.unexpected = is_unexpected(result, self._policy)
             await self._conclude(hand)
-        except BaseException:
-            self.recall.end(hand, acked=False)
+        except BaseException as error:
+            self._abandon(hand, delivery, error)
             raise
+
+    def _abandon(self, hand: InHand, delivery: Delivery, error: BaseException) -> None:
+        """It ends without being settled; *delivery* is the one that its caller gives back."""
+        if isinstance(error, Exception):
+            # A fault of our own. What was decided would meet it again and again, so it is forgotten, and the message
+            # counted among the suspects. A redelivery that took the first one's place has nobody else to give it back.
+            hand.decision = None
+            if hand.delivery is not delivery:
+                hand.delivery.requeue()
+        self.recall.end(hand, acked=False)
 
     async def _conclude(self, hand: InHand) -> None:
         """Do what was decided, all of it confirmed, then ack; on a channel that is gone the broker has the message."""
         if not hand.stale and (hand.confirmed or hand.decision is ONLY_ACK or await self._obey(hand)):
             hand.confirmed = True
             if hand.delivery.ack():
+                # At once: a redelivery that still found it in hand would take its place, and never be acked.
+                self.recall.end(hand, acked=True)
                 if hand.counted_as is not None:
                     await self._forget_start(hand.counted_as)
-                self.recall.end(hand, acked=True)
                 if hand.message.queue:
                     self._tell(hand)
                 return
@@ -192,7 +212,8 @@ class Road:
         ]
         if by_broker:
             return self._died(max(by_broker)), None
-        name = retry_id(message) or "/".join(map(str, (delivery.tag, hash(delivery.body))))
+        # The same in every process; Python's own hash is not.
+        name = retry_id(message) or f"{delivery.tag or ''}/{hashlib.sha256(delivery.body).hexdigest()}"
         for wait in held_backoff():
             try:
                 starts = await self._parts.store.count_start(self._parts.names.namespace, self.queue, name)
@@ -395,29 +416,44 @@ class Road:
 
     async def _publish_results(self, hand: InHand, results: tuple[Message | object, ...]) -> bool:
         """All results confirmed, or dead letters of their own."""
-        sends = [self._publish_result(hand, position, result) for position, result in enumerate(results)]
+        if hand.result_ids is None or hand.results_out is None:
+            hand.result_ids, hand.results_out = {}, set()
+        out = hand.results_out
+        sends = [
+            self._publish_result(hand, position, result, hand.result_ids)
+            for position, result in enumerate(results)
+            if position not in out
+        ]
         done = [await sends[0]] if len(sends) == 1 else await asyncio.gather(*sends)
         if not all(done):
             return False
         await self._parts.reach(handover.RESULTS_CONFIRMED, hand.message.properties.message_id)
         return True
 
-    async def _publish_result(self, hand: InHand, position: int, result: Message | object) -> bool:
+    async def _publish_result(
+        self, hand: InHand, position: int, result: Message | object, minted: dict[int, str]
+    ) -> bool:
         given = result.id if isinstance(result, Message) else None
-        input_id = hand.message.properties.message_id
-        id = given or result_id(input_id, self.spec.name, position) or self._parts.world.new_id()
+        id = given or result_id(hand.message.properties.message_id, self.spec.name, position)
+        if id is None:
+            id = minted[position] = minted.get(position) or self._parts.world.new_id()
         try:
             if not isinstance(result, Message):
                 raise BadPayload(f"result {position} is a {type(result).__name__}, not a Message")
             result = replace(result, id=id)
             out = self._publisher.compose(result)
-            return await self._publisher.hand_over(
+            done = await self._publisher.hand_over(
                 out, stale=lambda: hand.stale, message_id=id, holding=self._holding(hand), final=True
             )
         except (BadPayload, Unroutable, PublishRefused) as error:
-            return await self._bury_result(hand, result, id, error)
+            done = await self._bury_result(hand, position, result, id, error)
+        if done and hand.results_out is not None:
+            hand.results_out.add(position)
+        return done
 
-    async def _bury_result(self, hand: InHand, result: Message | object, id: str, error: Exception) -> bool:
+    async def _bury_result(
+        self, hand: InHand, position: int, result: Message | object, id: str, error: Exception
+    ) -> bool:
         """A result that nobody takes, or that cannot be written, becomes a dead letter of its own."""
         kind = result.type if isinstance(result, Message) and isinstance(result.type, str) else ""
         try:
@@ -426,10 +462,10 @@ class Road:
             out = self._publisher.compose(replace(result, headers=result.headers if kind else {}))
             body, properties = out.body, out.properties
         except BadPayload:
-            payload = result.payload if isinstance(result, Message) else result
-            body = repr(payload).encode("utf-8", "backslashreplace")
-            short = kind if len(kind.encode("utf-8", "replace")) <= 255 else ""
-            properties = Properties.build(content_type="text/plain", message_id=id, type=short or None)
+            body = _shown(result.payload if isinstance(result, Message) else result)
+            properties = Properties.build(
+                content_type="text/plain", message_id=_short_or_none(id), type=_short_or_none(kind)
+            )
         cause = Cause(
             reason=f"unroutable result: {error}",
             worker=self.spec.name,
@@ -443,8 +479,11 @@ class Road:
             body=body,
             properties=properties,
         )
+        hand.retry_id = hand.retry_id or retry_id(hand.message) or self._parts.world.new_id()
+        # The same for a repeat, and for no other: results may share an id, and none swallows another's letter.
+        letter_id = derived_id("letter", hand.retry_id, str(position), hashlib.sha256(body).hexdigest())
         return await self._to_dead_letters(
-            hand, subject, cause, "unroutable result", attempts=0, letter_id=id
+            hand, subject, cause, "unroutable result", attempts=0, letter_id=letter_id
         )
 
     async def _send_back(self, hand: InHand, decision: Retry) -> bool:
@@ -595,6 +634,22 @@ class Road:
 def _ending(message: Received) -> str:
     id = message.properties.message_id
     return id[-6:] if id else "-"
+
+
+def _shown(payload: object) -> bytes:
+    """A payload that cannot be written, as a person may still recognise it."""
+    try:
+        return repr(payload).encode("utf-8", "backslashreplace")
+    except Exception as failing:  # noqa: BLE001 — this runs the user's own __repr__
+        return f"(a {type(payload).__name__} that cannot be shown: {type(failing).__name__})".encode()
+
+
+def _short_or_none(text: object) -> str | None:
+    """*text* where a property can carry it."""
+    try:
+        return check_short(text, "text") or None if isinstance(text, str) else None
+    except BadPayload:
+        return None
 
 
 def _traceback(error: BaseException) -> str:

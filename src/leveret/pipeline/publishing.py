@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import difflib
 import itertools
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from leveret.core import handover
@@ -52,6 +52,8 @@ class Publisher:
         self._clock = parts.world.clock
         self._timeout = timeout
         self._deadlines = Deadlines(self._clock)
+        #: How many steps are held, by the place they publish to; a place stays until the alarm about it is over.
+        self._held: dict[str, int] = {}
         #: Message type to worker, for "did you mean".
         self._known_types = known_types
 
@@ -68,6 +70,8 @@ class Publisher:
                 f"message type {message.type!r}: expected text of at least one character. Nothing was sent."
             )
         check_short(message.type, "message type")
+        if not isinstance(message.headers, Mapping):
+            raise BadPayload(f"headers={message.headers!r}: expected a mapping. Nothing was sent.")
         for name in message.headers:
             if isinstance(name, str) and (h.is_ours(name) or h.is_broker_owned(name)):
                 owner = "leveret" if h.is_ours(name) else "the broker"
@@ -77,7 +81,10 @@ class Publisher:
         body = encode(message.payload, type=message.type)
         expiration = None
         if message.expiration is not None:
-            expiration = str(round(seconds(message.expiration, "expiration") * 1000))
+            try:
+                expiration = str(round(seconds(message.expiration, "expiration") * 1000))
+            except ValueError as error:
+                raise BadPayload(f"{error}. Nothing was sent.") from None
         # No timestamp: a publish that is repeated, or the result of a run that is, must be the same message to the last
         # byte, or its retry id would be another (R5).
         properties = Properties.build(
@@ -110,16 +117,19 @@ class Publisher:
 
     async def deliver(self, out: Outgoing, message: Message, *, timeout: float | None = None) -> None:
         """Publish bytes under a deadline; the errors carry *message*."""
-        limit = self._timeout if timeout is None else timeout
+        limit = left = self._timeout if timeout is None else timeout
         try:
             if not self._transport.sendable:
+                since = self._clock.monotonic()
                 ready = asyncio.ensure_future(self._transport.ready())
                 if not await self._deadlines.met(ready, limit):
                     raise PublishTimeout(self._why_late(message, limit, sent=False), message=message)
+                # One deadline for both waits.
+                left = max(0.0, limit - (self._clock.monotonic() - since))
             answer = self._transport.send(out)
             if self._parts.world.reached is not None:
                 await self._parts.reach(handover.PUBLISH_SENT, message.id)
-            if not await self._deadlines.met(answer, limit):
+            if not await self._deadlines.met(answer, left):
                 raise PublishTimeout(self._why_late(message, limit, sent=True), message=message)
         except PublishError as error:
             if error.message is not None:
@@ -137,6 +147,7 @@ class Publisher:
         room = asyncio.Semaphore(MANY_AT_ONCE)
         ids: list[str] = []
         failed: dict[int, PublishError | BadPayload] = {}
+        faults: list[Exception] = []
         under_way: set[asyncio.Task[None]] = set()
 
         async def one(position: int, message: Message) -> None:
@@ -144,6 +155,8 @@ class Publisher:
                 await self.publish(message, timeout=timeout)
             except (PublishError, BadPayload) as error:
                 failed[position] = error
+            except Exception as fault:  # noqa: BLE001 - raised below: what nobody foresaw is never taken for a confirm
+                faults.append(fault)
             finally:
                 room.release()
 
@@ -159,6 +172,8 @@ class Publisher:
         finally:
             for task in under_way:
                 task.cancel()
+        if faults:
+            raise faults[0]
         if failed:
             confirmed = [id for position, id in enumerate(ids) if position not in failed]
             raise PublishFailures(confirmed, dict(sorted(failed.items())))
@@ -235,7 +250,8 @@ class Publisher:
 
         An unknown publish is repeated only once its connection is closed: until then its answer is awaited.
         """
-        held = False
+        held = counted = False
+        place = out.routing_key
         try:
             for wait in held_backoff():
                 if stale():
@@ -263,11 +279,15 @@ class Publisher:
                 except PublishTimeout as unknown:
                     error = unknown
                 else:
-                    if held:
-                        self._parts.alarms.resolved(DLQ_PUBLISH_FAILED, out.routing_key)
+                    if place in self._held and self._held[place] == held:
+                        # Nobody else is held; whoever was may have gone stale, and come back as this one.
+                        del self._held[place]
+                        self._parts.alarms.resolved(DLQ_PUBLISH_FAILED, place)
+                        counted = False
                     return True
                 if not held:
-                    held = True
+                    held = counted = True
+                    self._held[place] = self._held.get(place, 0) + 1
                     holding(True)
                 log.warning(
                     "publish to %s failed, kept in hand and tried again in %g s: %s",
@@ -283,6 +303,8 @@ class Publisher:
                 )
                 await self._clock.sleep(wait)
         finally:
+            if counted:
+                self._held[place] -= 1
             if held:
                 holding(False)
         raise AssertionError("the backoff never ends")

@@ -55,6 +55,9 @@ class InHand:
     #: Minted once, so that a repeated step repeats them.
     retry_id: str = ""
     letter_id: str = ""
+    #: Ids minted for its results by position, and the positions that are confirmed: only the others go again.
+    result_ids: dict[int, str] | None = None
+    results_out: set[int] | None = None
     #: Counted in the store before its start (ordered queues); to be forgotten once settled.
     counted_as: str | None = None
 
@@ -70,25 +73,35 @@ class Recall:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._running: dict[Mark, InHand] = {}
+        #: Further ones in hand that look just the same, as messages without tag and id may: each is a copy of its own.
+        self._twins: dict[Mark, list[InHand]] = {}
         #: When, and what is still to be done; None where that was all done and acked: only the ack may have to be sent
         #: again, and ten thousand bodies that nobody needs are not kept.
         self._ended: OrderedDict[Mark, tuple[float, InHand | None]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._running)
+        return len(self._running) + sum(map(len, self._twins.values()))
 
     def begin(self, delivery: Delivery, message: Received) -> InHand:
         """Note that this message is in hand."""
         hand = InHand(mark(delivery), message, delivery, self._clock.monotonic())
-        self._running[hand.mark] = hand
+        self._begin(hand)
         return hand
+
+    def _begin(self, hand: InHand) -> None:
+        twin = self._running.get(hand.mark)
+        if twin is not None:
+            self._twins.setdefault(hand.mark, []).append(twin)
+        self._running[hand.mark] = hand
 
     def running(self, delivery: Delivery) -> InHand | None:
         """The message of a flagged delivery, where it is still in hand; the new delivery takes the old one's place."""
-        hand = self._running.get(mark(delivery))
-        if hand is None or not hand.delivery.stale:
-            return None
-        hand.delivery = delivery
+        known = mark(delivery)
+        hand = self._running.get(known)
+        if hand is not None and not hand.delivery.stale:
+            hand = next((twin for twin in self._twins.get(known, ()) if twin.delivery.stale), None)
+        if hand is not None:
+            hand.delivery = delivery
         return hand
 
     def ended(self, delivery: Delivery) -> InHand | None:
@@ -100,13 +113,21 @@ class Recall:
         if hand is None:
             hand = InHand(mark(delivery), _FORGOTTEN, delivery, found[0], decision=ONLY_ACK, confirmed=True)
         hand.delivery = delivery
-        self._running[hand.mark] = hand
+        self._begin(hand)
         return hand
 
     def end(self, hand: InHand, *, acked: bool) -> None:
         """Note that this message is out of hand. Its outcome is kept, once acked only where its tag makes it unique."""
+        twins = self._twins.get(hand.mark)
         if self._running.get(hand.mark) is hand:
-            del self._running[hand.mark]
+            if twins:
+                self._running[hand.mark] = twins.pop()
+            else:
+                del self._running[hand.mark]
+        elif twins and hand in twins:
+            twins.remove(hand)
+        if twins is not None and not twins:
+            del self._twins[hand.mark]
         if hand.decision is None or (acked and hand.mark.tag is None):
             return
         now = self._clock.monotonic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from leveret.core import envelope
-from leveret.core.errors import LeveretError, StoreUnavailable
+from leveret.core.errors import LeaseLost, LeveretError, StoreUnavailable
 from leveret.core.retry_entry import Due, RetryEntry
 from leveret.pipeline.parts import Parts
 from leveret.ports import Acknowledged, Act, Grant
@@ -36,7 +36,8 @@ class RetryActs:
         for act in acts:
             try:
                 report = await self._do(act, grant)
-            except (StoreUnavailable, ConnectionError):
+            except (StoreUnavailable, LeaseLost):
+                # It stays written; whoever holds the lease then does it.
                 raise
             except (LeveretError, ValueError, TypeError, KeyError) as error:
                 report = Acknowledged(self._parts.holder, 0, 0, (f"could not be done: {error}",), True)
@@ -61,10 +62,16 @@ class RetryActs:
         for start in range(0, len(chosen), BATCH):
             batch = chosen[start : start + BATCH]
             asked += len(batch)
-            under_way = self._dispatch.under_way if self._dispatch is not None else ()
+            under_way = self._dispatch.under_way if self._dispatch is not None else set()
             free = [entry for entry in batch if entry.key not in under_way]
             late += len(batch) - len(free)
-            done += await self._change(act, free, grant)
+            # Ours while they are changed: none goes out between the look and the change.
+            ours = {entry.key for entry in free}
+            under_way |= ours
+            try:
+                done += await self._change(act, free, grant)
+            finally:
+                under_way -= ours
         notes = []
         if late:
             notes.append(f"{late} too late: being published at this moment")

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from leveret.core import handover
 from leveret.core.alarm import RETRIES_LATE, RETRY_REPUBLISH_FAILED, RETRY_STORE_UNAVAILABLE, Alarm
 from leveret.core.errors import (
+    BrokerError,
     LeaseLost,
     PublishError,
     PublishTimeout,
@@ -60,7 +61,10 @@ class Dispatch:
         *,
         overdue_rate: float | None,
         horizon: float = HORIZON,
+        confirmed: set[tuple[str, int]] | None = None,
     ) -> None:
+        #: (key, failure) of rows that were published and could not be removed yet; it outlives a term that fails.
+        self._confirmed = set() if confirmed is None else confirmed
         self._horizon = horizon
         self.schedule = Schedule(horizon=horizon)
         self._parts = parts
@@ -160,19 +164,24 @@ class Dispatch:
     async def _refill(self) -> None:
         schedule = self.schedule
         for wait in held_backoff():
-            now = self._clock.monotonic()
+            asked_at = self._clock.monotonic()
             try:
                 rows = await self._store.upcoming(
                     self._namespace,
                     within=schedule.horizon,
-                    since=schedule.overlooked(now),
+                    since=schedule.overlooked(asked_at),
                     limit=schedule.capacity,
                 )
             except StoreUnavailable as error:
                 await self._store_is_away(error, wait)
                 continue
             self._store_is_back()
-            schedule.refilled((due for due, _ in rows), now=now, all_of_them=len(rows) < schedule.capacity)
+            schedule.refilled(
+                (due for due, _ in rows),
+                now=self._clock.monotonic(),
+                asked_at=asked_at,
+                all_of_them=len(rows) < schedule.capacity,
+            )
             return
 
     async def _overdue_lane(self) -> None:
@@ -265,8 +274,18 @@ class Dispatch:
         if self._parts.world.reached is not None:
             for entry in entries:
                 await self._parts.reach(handover.TAKEN_WHEN_DUE, entry.message_id)
-        answers = await self._republisher.republish(entries, holds=lambda: self._keeper.holds)
-        done: list[RetryEntry] = []
+        # Published before, when the store went away: they only have to be removed.
+        done = [entry for entry in entries if (entry.key, entry.failure) in self._confirmed]
+        if done:
+            await self._remove(done)
+            entries = [entry for entry in entries if (entry.key, entry.failure) not in self._confirmed]
+            self._confirmed.difference_update((entry.key, entry.failure) for entry in done)
+        answers = await self._republisher.republish(
+            entries,
+            holds=lambda: self._keeper.holds,
+            confirmed=lambda entry: self._confirmed.add((entry.key, entry.failure)),
+        )
+        done = []
         failed: list[tuple[RetryEntry, PublishError]] = []
         for entry, answer in zip(entries, answers, strict=True):
             if answer is None:
@@ -276,7 +295,10 @@ class Dispatch:
         if done:
             confirmed_at = self._clock.monotonic()
             self._late.extend(max(0.0, confirmed_at - taken_at - entry.due_in) for entry in done)
+            rows_done = {(entry.key, entry.failure) for entry in done}
+            self._confirmed |= rows_done
             await self._remove(done)
+            self._confirmed -= rows_done
             self.republished += len(done)
             for entry in done:
                 self._tries.pop(entry.key, None)
@@ -383,9 +405,10 @@ class Dispatch:
             there = await self._parts.transport.queue_state(queue) is not None
             if there:
                 await self._returned(queue)
-        except (StoreError, OSError) as error:
-            if isinstance(error, LeaseLost):
-                raise
+        except LeaseLost:
+            raise
+        except (BrokerError, StoreError) as error:
+            log.info("cannot look for %s: %s", queue, error, extra={"action": "blocked"})
             there = False
         if not there:
             self._gone[queue] = self._gone.get(queue, 0) + 1
@@ -393,7 +416,12 @@ class Dispatch:
 
     async def _returned(self, queue: str) -> None:
         """The queue is back: all that was blocked for it goes."""
-        released = await self._store.unblock(self._namespace, queue, grant=self._proof())
+        try:
+            released = await self._store.unblock(self._namespace, queue, grant=self._proof())
+        except StoreUnavailable as error:
+            self._alarm_store(error)
+            self._watch_gone(queue)
+            return
         self._gone.pop(queue, None)
         timer = self._looking.pop(queue, None)
         if timer is not None:

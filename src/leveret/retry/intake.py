@@ -44,6 +44,8 @@ class Intake:
         self._subscription: Subscription | None = None
         #: Envelopes in hand, unacked.
         self.in_hand = 0
+        #: Those that nobody can use, on their way to the dead letters.
+        self._burying: dict[asyncio.Task[None], Delivery] = {}
         self._closing = False
         #: Set between two batches.
         self._between = asyncio.Event()
@@ -63,6 +65,9 @@ class Intake:
         try:
             while True:
                 await self._arrived.wait()
+                if self._closing:
+                    # What has arrived goes back, or has gone back already.
+                    await asyncio.get_running_loop().create_future()
                 batch = self._received[:BATCH]
                 del self._received[:BATCH]
                 if not self._received:
@@ -71,20 +76,31 @@ class Intake:
                 await self._store([delivery for delivery in batch if not delivery.stale])
                 self.in_hand -= len(batch)
                 self._between.set()
-                if self._closing:
-                    await asyncio.get_running_loop().create_future()
         finally:
+            self._between.set()
+            burying = dict(self._burying)
+            for task in burying:
+                task.cancel()
             await self._subscription.cancel()
+            if burying:
+                await asyncio.wait(burying)
             # What was settled already stays settled.
-            for delivery in (*batch, *self._received):
+            for delivery in (*batch, *self._received, *burying.values()):
                 delivery.requeue()
 
     async def finish(self) -> None:
         """Take no more, and return when the batch in hand is stored and acked: what is stored must not come again."""
         self._closing = True
+        if self._subscription is not None:
+            # First of all: what goes back would be handed to us again at once.
+            await self._subscription.cancel()
+        self.in_hand -= len(self._received)
         for delivery in self._received:
             delivery.requeue()
+        self._received.clear()
         await self._between.wait()
+        if self._burying:
+            await asyncio.wait(self._burying)
 
     def _take(self, delivery: Delivery) -> None:
         if self._closing:
@@ -103,7 +119,10 @@ class Intake:
             try:
                 taken.append(Taken(delivery, self._read(delivery)))
             except Malformed as error:
-                await self._bury(delivery, f"malformed envelope: {error}")
+                self._bury(delivery, f"malformed envelope: {error}")
+            except Exception as error:  # noqa: BLE001 - whatever a stranger writes, it must not stop the rest (R8)
+                log.exception("an envelope could not be read", extra={"action": "malformed"})
+                self._bury(delivery, f"unreadable envelope: {type(error).__name__}: {error}")
         if taken:
             await self._put(taken)
 
@@ -128,7 +147,7 @@ class Intake:
                 placed = await self._parts.store.put([entry for _, entry in taken])
             except StoreRefused as error:
                 if len(taken) == 1:
-                    await self._bury(taken[0].delivery, f"the store refuses it: {error}")
+                    self._bury(taken[0].delivery, f"the store refuses it: {error}")
                 else:
                     middle = len(taken) // 2
                     await self._put(taken[:middle])
@@ -160,8 +179,8 @@ class Intake:
             if place.written:
                 self._scheduled(Due(entry.key, entry.failure, place.due_in, entry.queue))
 
-    async def _bury(self, delivery: Delivery, reason: str) -> None:
-        """A dead letter of what cannot wait; then ack. It never stops the rest (R8)."""
+    def _bury(self, delivery: Delivery, reason: str) -> None:
+        """A dead letter of what cannot wait; then ack. Apart from the rest, which goes on where this has to wait (R8)."""
         message = Received(
             queue=self._parts.names.retry_queue,
             exchange=delivery.exchange,
@@ -169,7 +188,17 @@ class Intake:
             body=delivery.body,
             properties=envelope.without_ours(delivery.properties),
         )
-        await bury(self._parts, self._publisher, delivery, message, reason, worker="retry worker")
+        work = bury(self._parts, self._publisher, delivery, message, reason, worker="retry worker")
+        task = asyncio.create_task(work, name=f"{self._parts.names.retry_queue} malformed")
+        self.in_hand += 1
+        self._burying[task] = delivery
+        task.add_done_callback(self._buried)
+
+    def _buried(self, task: asyncio.Task[None]) -> None:
+        del self._burying[task]
+        self.in_hand -= 1
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.error("an envelope could not be buried; it stays unacked", exc_info=fault, extra={"action": "held"})
 
 
 async def bury(

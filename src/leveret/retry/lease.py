@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from leveret.core.errors import StoreError
+from leveret.pipeline.parts import log
 from leveret.ports import Clock, Grant, Lease, Timer
 
 #: Seconds between a standby's looks at the lease.
@@ -97,6 +98,10 @@ class LeaseKeeper:
             grant = await self._lease.grant(self._holder) if held else None
         except StoreError as error:
             self._step_down(f"the lease could not be renewed: {error}")
+            return
+        except Exception as error:  # noqa: BLE001 - a lease may be anybody's; if this ended, nothing would ask again
+            log.exception("the lease of %s could not be asked for", self._holder)
+            self._step_down(f"the lease could not be renewed: {type(error).__name__}: {error}")
             return
         if grant is None:
             self._step_down("somebody else holds the lease")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from leveret.core import handover
@@ -20,9 +21,15 @@ class Republisher(Protocol):
     """Publishes entries that are due."""
 
     async def republish(
-        self, entries: Sequence[RetryEntry], *, holds: Callable[[], bool]
+        self,
+        entries: Sequence[RetryEntry],
+        *,
+        holds: Callable[[], bool],
+        confirmed: Callable[[RetryEntry], object],
     ) -> list[PublishError | None]:
         """Publish them; for each: None once confirmed and not returned, else what was answered.
+
+        Where this ends before all have an answer, *confirmed* is told of each that is confirmed all the same.
 
         Raises:
             LeaseLost: *holds* said no before one of them went out.
@@ -36,13 +43,17 @@ class TransportRepublisher:
         self._parts = parts
 
     async def republish(
-        self, entries: Sequence[RetryEntry], *, holds: Callable[[], bool]
+        self,
+        entries: Sequence[RetryEntry],
+        *,
+        holds: Callable[[], bool],
+        confirmed: Callable[[RetryEntry], object],
     ) -> list[PublishError | None]:
         """Send all, then wait for all answers. A refused one takes no other along.
 
         What came in the JSON form and has no queue is sent once more, through its exchange.
         """
-        told = await self._send_all(entries, holds=holds)
+        told = await self._send_all(entries, holds=holds, confirmed=confirmed)
         again = [
             position
             for position, (entry, error) in enumerate(zip(entries, told, strict=True))
@@ -50,20 +61,46 @@ class TransportRepublisher:
         ]
         if again:
             through = [replace(entries[position], through_exchange=True) for position in again]
-            for position, error in zip(again, await self._send_all(through, holds=holds), strict=True):
+            try:
+                answers = await self._send_all(through, holds=holds, confirmed=confirmed)
+            except BaseException:
+                for entry, error in zip(entries, told, strict=True):
+                    if error is None:
+                        confirmed(entry)
+                raise
+            for position, error in zip(again, answers, strict=True):
                 told[position] = error
         return told
 
     async def _send_all(
-        self, entries: Sequence[RetryEntry], *, holds: Callable[[], bool]
+        self,
+        entries: Sequence[RetryEntry],
+        *,
+        holds: Callable[[], bool],
+        confirmed: Callable[[RetryEntry], object],
+    ) -> list[PublishError | None]:
+        answers: list[asyncio.Future[None]] = []
+        try:
+            return await self._sent(entries, answers, holds)
+        except BaseException:
+            # The lease went, or we are ended. What is confirmed must not go out again where we go on after all.
+            for entry, answer in zip(entries, answers, strict=False):
+                answer.add_done_callback(partial(_tell_if_confirmed, entry, confirmed))
+            raise
+
+    async def _sent(
+        self, entries: Sequence[RetryEntry], answers: list[asyncio.Future[None]], holds: Callable[[], bool]
     ) -> list[PublishError | None]:
         transport = self._parts.transport
         probing = self._parts.world.reached is not None
-        answers: list[asyncio.Future[None]] = []
         for entry in entries:
-            # What lies in a buffer of ours could still go out after the lease is over.
-            while not transport.sendable or transport.buffered:
-                await transport.ready()
+            while True:
+                # Asked once: whoever was let through may publish, also where others wait behind it.
+                if not transport.sendable:
+                    await transport.ready()
+                # What lies in a buffer of ours could still go out after the lease is over.
+                if not transport.buffered:
+                    break
                 await transport.drained()
             if not holds():
                 raise LeaseLost(
@@ -83,6 +120,13 @@ class TransportRepublisher:
                 if probing:
                     await self._parts.reach(handover.REPUBLISH_CONFIRMED, entry.message_id)
         return told
+
+
+def _tell_if_confirmed(
+    entry: RetryEntry, confirmed: Callable[[RetryEntry], object], answer: asyncio.Future[None]
+) -> None:
+    if not answer.cancelled() and answer.exception() is None:
+        confirmed(entry)
 
 
 def outgoing(entry: RetryEntry) -> Outgoing:

@@ -38,14 +38,24 @@ class Schedule:
     def __contains__(self, key: str) -> bool:
         return key in self._rows
 
-    def refilled(self, rows: Iterable[Due], *, now: float, all_of_them: bool) -> None:
-        """Take what the store has for the horizon; *all_of_them*: no row was left out for want of room."""
-        last = now
+    def refilled(
+        self, rows: Iterable[Due], *, now: float, all_of_them: bool, asked_at: float | None = None
+    ) -> None:
+        """Take what the store has for the horizon.
+
+        Args:
+            rows: the next due first.
+            now: when the store has answered. What it counted while it was slow must not make a row go early.
+            all_of_them: no row was left out for want of room.
+            asked_at: when it was asked: what it may have left out is counted from there. None: it took no time.
+        """
+        asked_at = now if asked_at is None else asked_at
+        last = asked_at
         for due in rows:
-            last = now + due.due_in
+            last = asked_at + due.due_in
             if due.key not in self._rows:
-                self._add(due, last)
-        self.loaded_until = now + self.horizon if all_of_them else last
+                self._add(due, now + due.due_in)
+        self.loaded_until = asked_at + self.horizon if all_of_them else last
         # Half of what is loaded lies ahead then.
         self._refill_at = now + max(SHORTEST_REFILL, (self.loaded_until - now) / 2)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from leveret.core.errors import LeaseLost, StoreUnavailable
@@ -42,8 +42,8 @@ class TermService:
         )
         self._lease = lease
         self._work: asyncio.Task[None] | None = None
-        self._idle = asyncio.Event()
-        self._idle.set()
+        #: Every term that has not ended yet; at most one of them works, the others come to their end.
+        self._terms: set[asyncio.Task[None]] = set()
 
     @property
     def working(self) -> bool:
@@ -68,48 +68,51 @@ class TermService:
     def _gained(self, grant: Grant) -> None:
         log.info("%s holds the lease of the %s (term %d)", self.parts.holder, self._lease, grant.term)
         self._work = asyncio.create_task(
-            self._term(grant, self._work), name=f"leveret {self._lease} term {grant.term}"
+            self._term(grant, list(self._terms)), name=f"leveret {self._lease} term {grant.term}"
         )
+        self._terms.add(self._work)
+        self._work.add_done_callback(self._ended)
 
     def _lost(self, why: str) -> None:
         log.info("%s no longer works as %s: %s", self.parts.holder, self._lease, why)
         if self._work is not None:
             self._work.cancel()
 
-    async def _term(self, grant: Grant, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            await asyncio.wait([before])
-        try:
-            while True:
-                try:
-                    await self.work(grant)
-                except LeaseLost as error:
-                    log.warning("%s: %s", self._lease, error)
-                    # The keeper finds out at its next renewal, and ends this term or starts another.
-                    await self.parts.world.clock.sleep(1.0)
-                except StoreUnavailable as error:
-                    log.warning("%s: the store is away: %s", self._lease, error)
-                    await self.parts.world.clock.sleep(1.0)
-                except Exception:  # noqa: BLE001 - a fault of leveret's own, logged with all that is known
-                    log.exception("%s failed; it starts over in a second", self._lease)
-                    await self.parts.world.clock.sleep(1.0)
-        finally:
-            if self._work is asyncio.current_task():
-                self._work = None
+    def _ended(self, term: asyncio.Task[None]) -> None:
+        self._terms.discard(term)
+        if self._work is term:
+            self._work = None
+
+    async def _term(self, grant: Grant, before: Sequence[asyncio.Task[None]]) -> None:
+        if before:
+            await asyncio.wait(before)
+        while True:
+            try:
+                await self.work(grant)
+            except LeaseLost as error:
+                log.warning("%s: %s", self._lease, error)
+                # The keeper finds out at its next renewal, and ends this term or starts another.
+                await self.parts.world.clock.sleep(1.0)
+            except StoreUnavailable as error:
+                log.warning("%s: the store is away: %s", self._lease, error)
+                await self.parts.world.clock.sleep(1.0)
+            except Exception:  # noqa: BLE001 - a fault of leveret's own, logged with all that is known
+                log.exception("%s failed; it starts over in a second", self._lease)
+                await self.parts.world.clock.sleep(1.0)
 
     async def stop(self, *, release: bool = True) -> None:
         """Stop working, then give up the lease; not *release*: as a kill would, with everything left as it is."""
         if release and self._work is not None and self.keeper.holds:
             await self._finish_in_time()
-        work = self._work
-        if work is not None:
-            work.cancel()
-            await asyncio.wait([work])
+        await self._end_work()
         await self.keeper.stop(release=release)
-        work = self._work
-        if work is not None:
-            work.cancel()
-            await asyncio.wait([work])
+        await self._end_work()
+
+    async def _end_work(self) -> None:
+        for term in self._terms:
+            term.cancel()
+        if self._terms:
+            await asyncio.wait(list(self._terms))
 
     async def _finish_in_time(self) -> None:
         over = asyncio.Event()
@@ -127,13 +130,18 @@ class TermService:
             for task in tasks:
                 task.cancel()
 
-    async def act_when_asked(self, obey: Callable[[Grant], object], every: float) -> None:
+    async def act_when_asked(self, obey: Callable[[Grant], Awaitable[object]], every: float) -> None:
         """Look for acts, again and again, until cancelled."""
         while True:
             grant = self.keeper.grant
-            if grant is not None:
-                await obey(grant)  # type: ignore[misc]
+            # Cleared before the look: what is asked for while it lasts is looked for at once.
             self.nudged.clear()
+            if grant is not None:
+                try:
+                    await obey(grant)
+                except StoreUnavailable as error:
+                    # The acts stay written. Whoever has messages in hand waits by itself, and is not ended for this.
+                    log.info("%s: cannot look for acts: %s", self._lease, error, extra={"action": "acts"})
             timer = self.parts.world.clock.call_later(every, self.nudged.set)
             await self.nudged.wait()
             timer.cancel()
@@ -171,15 +179,22 @@ class RetryService(TermService):
         self._acts_every = acts_every
         self.dispatch: Dispatch | None = None
         self.intake: Intake | None = None
+        #: What was published in this term and could not be removed: another try must not publish it again.
+        self._confirmed: set[tuple[str, int]] = set()
+        self._confirmed_in = 0
 
     async def work(self, grant: Grant) -> None:
         """Take envelopes in, let what is due out, obey acts."""
+        if grant.term != self._confirmed_in:
+            # Somebody else was at work in between, and has dealt with what was left.
+            self._confirmed, self._confirmed_in = set(), grant.term
         dispatch = Dispatch(
             self.parts,
             TransportRepublisher(self.parts),
             self.keeper,
             overdue_rate=self._overdue_rate,
             horizon=self._horizon,
+            confirmed=self._confirmed,
         )
         intake = Intake(self.parts, self._publisher, scheduled=dispatch.add)
         self.dispatch, self.intake = dispatch, intake

@@ -121,7 +121,9 @@ class RetryWorker:
         self._afterwards: dict[str, DueKey] = {}
         self._woken = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        self._loading: asyncio.Task[None] | None = None
+        #: When to ask for the lease next, by the monotonic clock; never, while it is being asked for.
+        self._poll_at = float("inf")
+        self._polling: asyncio.Task[None] | None = None
         self._tries: dict[str, int] = {}
         self._writing: dict[str, asyncio.Lock] = {}
         self._closed = False
@@ -205,6 +207,7 @@ class RetryWorker:
             return
         if self._keeper is not None:
             await self._keeper.run_once()
+            self._poll_at = self._clock.monotonic() + self._keeper.next_in
         await self.schedule_pending()
         self._run()
 
@@ -244,8 +247,8 @@ class RetryWorker:
     async def shutdown(self) -> None:
         """Stop; what is stored stays stored, and goes on with the next start. Idempotent."""
         self._closed = True
-        tasks = [task for task in (self._running, self._loading) if task is not None]
-        self._running = self._loading = None
+        tasks = [task for task in (self._running, self._polling) if task is not None]
+        self._running = self._polling = None
         for task in tasks:
             task.cancel()
         self._drop()
@@ -303,36 +306,43 @@ class RetryWorker:
     async def _work(self) -> None:
         """One loop for the lease and for what is due, so that it sleeps once at a time."""
         clock = self._clock
-        keeper = self._keeper
-        poll_at = float("inf") if keeper is None else clock.monotonic() + keeper.next_in
-        while True:
-            self._woken.clear()
-            poll_in = poll_at - clock.monotonic()
-            wait = min(self._launch_due(), poll_in, LONGEST_SLEEP)
-            slept = wait <= 0 or await self._sleep(wait)
-            if keeper is None or not ((slept and wait == poll_in) or clock.monotonic() >= poll_at):
-                continue
-            await keeper.run_once()
-            poll_at = clock.monotonic() + keeper.next_in
-            # Standbys store too, and tell nobody: the holder looks at the store each time it renews.
-            if keeper.holds and self._loading is None:
-                self._loading = asyncio.create_task(self._load())
-                self._loading.add_done_callback(self._loaded)
-
-    async def _sleep(self, wait: float) -> bool:
-        """Sleep so long, or until something was scheduled; whether it slept to the end."""
-        nap = asyncio.ensure_future(self._clock.sleep(wait))
-        woken = asyncio.ensure_future(self._woken.wait())
+        nap: asyncio.Future[None] | None = None
+        nap_until = float("inf")
         try:
-            await asyncio.wait([nap, woken], return_when=asyncio.FIRST_COMPLETED)
-            if nap.done():
-                nap.result()
-            return nap.done()
+            while True:
+                self._woken.clear()
+                now = clock.monotonic()
+                if self._keeper is not None and now >= self._poll_at:
+                    # In a task of its own: what is due does not wait for an answer that is slow to come.
+                    self._poll_at = float("inf")
+                    self._polling = asyncio.create_task(self._poll(self._keeper))
+                until = min(now + self._launch_due(now), self._poll_at)
+                if until < float("inf") and (nap is None or until < nap_until):
+                    if nap is not None:
+                        nap.cancel()
+                    nap_until = min(until, now + LONGEST_SLEEP)
+                    nap = asyncio.ensure_future(clock.sleep(nap_until - now))
+                    nap.add_done_callback(lambda _: self._woken.set())
+                await self._woken.wait()
+                if nap is not None and nap.done():
+                    nap.result()
+                    nap = None
+                    if nap_until == self._poll_at:
+                        # It slept its time, whatever a clock says that stands still.
+                        self._poll_at = float("-inf")
         finally:
-            nap.cancel()
-            woken.cancel()
+            if nap is not None:
+                nap.cancel()
 
-    async def _load(self) -> None:
+    async def _poll(self, keeper: LeaseKeeper) -> None:
+        try:
+            await keeper.run_once()
+        finally:
+            self._poll_at = self._clock.monotonic() + keeper.next_in
+            self._woken.set()
+        if not keeper.holds:
+            return
+        # Standbys store too, and tell nobody: the holder looks at the store each time it renews.
         try:
             await self.schedule_pending()
         except Exception as error:  # noqa: BLE001 - a store of any program, with errors of its own
@@ -341,13 +351,8 @@ class RetryWorker:
                 "%s: the stored retries cannot be read: %s", self.name, error, extra={"action": "load"}
             )
 
-    def _loaded(self, task: asyncio.Task[None]) -> None:
-        if self._loading is task:
-            self._loading = None
-
-    def _launch_due(self) -> float:
+    def _launch_due(self, now: float) -> float:
         """Begin to give back what is due; returns the seconds until more of it is."""
-        now = self._clock.monotonic()
         room = AT_ONCE - len(self._under_way)
         for row in itertools.islice(self._due.pop(now), room):
             task = asyncio.create_task(self._give_back(row.key, row.generation))

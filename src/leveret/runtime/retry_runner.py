@@ -166,7 +166,7 @@ class RetryWorkerRunner:
         await worker.start()
         queue = f"{self._exchange.name}.{RETRY_WORKER_TYPE}"
         log.warning(
-            "%s keeps the retries of exchange %s. Other queues are bound there too, so a publisher is not told where %s "
+            "%s keeps the retries of exchange %s. Other queues are bound there, so a publisher is not told where %s "
             "is missing: start this runner once before anything can fail.",
             self._worker_name, self._exchange.name, queue, extra={"action": "shared"},
         )  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from leveret.core.errors import BrokerError, StoreUnavailable
 from leveret.core.policy import RetryPolicy
 from leveret.core.retry_entry import Filter
 from leveret.dead_letters.keeper import Keeper
@@ -171,7 +172,12 @@ class Runner:
         """Return once everything is idle: twice in a row, so that nothing was just passing from hand to hand."""
         quiet = 0
         while quiet < 2:
-            quiet = quiet + 1 if await self.idle() else 0
+            try:
+                quiet = quiet + 1 if await self.idle() else 0
+            except (BrokerError, StoreUnavailable) as error:
+                # They come back, and then there may be something to do.
+                log.info("cannot tell whether all is idle: %s", error, extra={"action": "idle"})
+                quiet = 0
             await self._parts.world.clock.sleep(IDLE_LOOK)
 
     async def stop(self, stopping: Callable[[int], object] = lambda _: None) -> Stopped:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: The one lease of a collection.
 LEASE_ID = "retry_worker"
 
-#: Dates lie in milliseconds, cut off: a lease is written so much longer, so that it never ends before its holder thinks.
+#: Dates lie in milliseconds, cut off: a lease is written so much longer, lest it end before its holder thinks.
 _ROUNDING = timedelta(milliseconds=2)
 
 

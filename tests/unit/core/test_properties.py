@@ -437,3 +437,20 @@ def test_a_short_name_passes_and_a_long_one_is_told_with_its_length():
     assert check_short("shop.events", "exchange") == "shop.events"
     with pytest.raises(BadPayload, match=r"^routing key: 300 bytes"):
         check_short("k" * 300, "routing key")
+
+
+def test_plain_json_is_told_without_decoding():
+    assert Properties.build(content_type="application/json", message_id="o-1").is_plain_json
+    assert not Properties.build(content_type="application/json", content_encoding="gzip").is_plain_json
+    assert not Properties.build(content_type="application/json; charset=utf-16").is_plain_json
+    assert not Properties.build(message_id="\x10application/json").is_plain_json
+    assert not EMPTY.is_plain_json
+
+
+@given(
+    st.builds(lambda flags, rest: flags + b"\x10application/json" + rest, st.binary(max_size=4), st.binary())
+)
+def test_what_is_told_to_be_plain_json_reads_so(raw):
+    properties = Properties(raw)
+    if properties.is_plain_json:
+        assert (properties.content_type, properties.content_encoding) == ("application/json", None)

@@ -102,6 +102,8 @@ def entry_matches(entry: RetryEntry, wanted: Filter) -> bool:
 
 def letter_matches(letter: DeadLetter, wanted: Filter) -> bool:
     """Whether a dead letter is meant, its namespace aside."""
+    if wanted.rpc is not None and letter.rpc != wanted.rpc:
+        return False
     return _matches(wanted, letter, own=letter.id, attempts=letter.attempts, time=letter.died_at)
 
 

@@ -72,6 +72,8 @@ def condition(wanted: Filter, table: Table) -> Condition:
         asked.add(f"{table.time} <= ?", wanted.until)
     if wanted.attempts is not None:
         asked.add(f"{table.attempts} = ?", wanted.attempts)
+    if wanted.rpc is not None and table is LETTERS:
+        asked.add("rpc = ?", wanted.rpc)
     if wanted.text is not None:
         # Last: only now is the body looked at.
         asked.add("instr(body, ?) > 0", wanted.text.encode("utf-8", "surrogatepass"))

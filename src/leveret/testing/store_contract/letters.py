@@ -140,6 +140,8 @@ class LetterContract(ContractBase):
             (Filter(since=200.0), "bc"),
             (Filter(until=200.0), "ab"),
             (Filter(attempts=1), "a"),
+            (Filter(rpc=True), "ac"),
+            (Filter(rpc=False), "b"),
             (Filter(ids=["letter-id-a", "message-c"]), "ac"),
             (Filter(ids=["r-id-b"]), "b"),
             (Filter(ids=["-id-b"]), ""),
@@ -152,7 +154,7 @@ class LetterContract(ContractBase):
         await store.keep(
             [
                 a_letter("a", attempts=1, died_at=100.0, body='"Grüße"'.encode()),
-                a_letter("b", worker="ship", reason="Keine Straße", died_at=200.0),
+                a_letter("b", worker="ship", reason="Keine Straße", died_at=200.0, rpc=False),
                 a_letter("c", namespace="depot", type="order.paid", died_at=300.0, body=b"\xff\x00"),
             ]
         )

@@ -286,6 +286,7 @@ class RetryContract(ContractBase):
             (Filter(ids=["retry-id-a", "message-c"]), "ac"),
             (Filter(ids=["-id-bb", "retry-id-a"]), "ab"),
             (Filter(ids=["id-bb"]), ""),
+            (Filter(ids=["other-id-bb"]), ""),
             (Filter(ids=["x"]), "c"),
             (Filter(namespace="shop", worker="charge", reason="30", attempts=1, since=0.0), "a"),
         ],
@@ -339,7 +340,7 @@ class RetryContract(ContractBase):
         assert await store.entry(None, id) is not None
         assert await store.entry("depot", id) is None
 
-    @pytest.mark.parametrize("id", ["d-one", "retry-id", "nothing", "%d-one", "retry_id_one"])
+    @pytest.mark.parametrize("id", ["d-one", "retry-id", "nothing", "%d-one", "retry_id_one", "other-id-one"])
     async def test_what_is_no_id_and_no_ending_of_six_characters_finds_nothing(
         self, store: Store, id: str
     ) -> None:

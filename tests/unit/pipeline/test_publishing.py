@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.running_app import RunningApp
+
+from leveret import Leveret, Message, PublishFailures, PublishTimeout, SoftFailure
+from leveret.core.alarm import DLQ_PUBLISH_FAILED
+from leveret.testing.fake_clock import idle
+
+
+@pytest.fixture
+def app():
+    app = Leveret("shop", broker="memory://", store="memory://")
+
+    @app.worker("order.placed")
+    async def charge(order: dict) -> None: ...
+
+    return app
+
+
+@pytest.mark.parametrize("wrong", [{"expiration": -1}, {"headers": 7}, {"expiration": "soon"}])
+async def test_publish_many_never_counts_a_message_that_cannot_be_written_as_confirmed(app, wrong):
+    async with RunningApp(app):
+        good = Message("order.placed", {}, id="good")
+        with pytest.raises(PublishFailures) as told:
+            await app.publish_many([good, Message("order.placed", {}, id="bad", **wrong)])
+        assert told.value.confirmed == ["good"]
+        assert list(told.value.failed) == [1]
+
+
+async def test_a_publish_ends_by_its_deadline_where_it_first_had_to_wait_for_the_connection(app):
+    async with RunningApp(app) as t:
+        t.broker.stop()
+        await idle()
+        publishing = asyncio.ensure_future(app.publish("order.placed", {}))
+        await t.clock.advance(9)
+        t.broker.lose_next_confirm()
+        t.broker.start()
+        await t.clock.advance(1.5)
+        assert publishing.done()
+        with pytest.raises(PublishTimeout):
+            await publishing
+
+
+async def test_a_publish_in_the_cleanup_of_a_cancelled_task_still_says_that_it_is_unknown(app):
+    async with RunningApp(app) as t:
+        t.broker.lose_next_confirm()
+        heard = []
+
+        async def work() -> None:
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                try:
+                    await app.publish("order.placed", {})
+                except PublishTimeout as error:
+                    heard.append(error)
+                raise
+
+        task = asyncio.ensure_future(work())
+        await idle()
+        task.cancel()
+        await t.clock.advance(11)
+        assert len(heard) == 1
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_the_alarm_of_a_step_in_hand_ends_where_the_connection_went_and_the_redelivery_succeeds():
+    app = Leveret("shop", broker="memory://", store="memory://")
+
+    @app.worker("order.placed")
+    async def charge(order: dict) -> None:
+        raise SoftFailure("not yet", retry_after=3600)
+
+    async with RunningApp(app) as t:
+        # The envelope, not the message.
+        t.broker.on_publish.append(lambda message, _: message.routing_key == "shop.charge" and t.broker.refuse_next())
+        await t.send("shop.charge", b"{}", message_id="a")
+        assert t.alarms.holding == {(DLQ_PUBLISH_FAILED, "shop.retry")}
+        # Away for longer than the step's first wait, so that it finds its delivery stale.
+        t.broker.stop()
+        await t.clock.advance(5)
+        t.broker.start()
+        await t.clock.advance(10)
+        assert len(t.data.retries) == 1
+        assert t.alarms.holding == set()

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from leveret import Leveret
+from leveret.core import headers as h
+from leveret.testing.fake_clock import idle
+from tests.unit.running_app import RunningApp
+
+
+@pytest.fixture
+def app():
+    app = Leveret("shop", broker="memory://", store="memory://")
+
+    @app.worker
+    async def charge(body: bytes) -> None: ...
+
+    return app
+
+
+def envelope_of(name: str, **more) -> dict:
+    return {
+        "message_id": name,
+        "headers": {
+            h.ENVELOPE: h.SOFT_FAILURE, h.RETRY_ID: name, h.QUEUE: "shop.charge", h.ATTEMPT: 2, h.FAILURE: 1,
+            h.RETRY_AFTER: 3600.0, **more,
+        },
+    }  # fmt: skip
+
+
+async def test_a_malformed_envelope_that_cannot_be_buried_yet_does_not_stop_the_others(app):
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+
+        transport = app._open.parts.transport
+        plain = transport.send
+
+        def send(out):
+            if out.routing_key == "shop.events.dlq":
+                t.broker.refuse_next()
+            return plain(out)
+
+        transport.send = send
+        await t.send("shop.retry", b"bad", message_id="bad", headers={h.ENVELOPE: h.SOFT_FAILURE})
+        await t.send("shop.retry", b"good", **envelope_of("good"))
+        await t.clock.advance(5)
+        assert [entry.message_id for entry, _ in t.data.retries.values()] == ["good"]
+        assert t.unsettled("shop.retry") == 1
+        assert not t.runner.retry_service.quiet
+        transport.send = plain
+        await t.clock.advance(60)
+        assert [letter.ending for letter in t.data.letters.values()] == ["malformed"]
+        assert t.unsettled("shop.retry") == 0
+        assert t.runner.retry_service.quiet
+
+
+async def test_a_malformed_envelope_in_hand_goes_back_at_a_stop(app):
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        transport = app._open.parts.transport
+        plain = transport.send
+
+        def send(out):
+            t.broker.refuse_next()
+            return plain(out)
+
+        transport.send = send
+        await t.send("shop.retry", b"bad", message_id="bad", headers={h.ENVELOPE: h.SOFT_FAILURE})
+        assert t.unsettled("shop.retry") == 1
+        stopping = asyncio.ensure_future(t.runner.retry_service.stop())
+        await t.clock.advance(10)
+        await stopping
+        assert (t.ready("shop.retry"), t.unsettled("shop.retry")) == (1, 0)
+
+
+async def test_an_envelope_that_was_given_back_at_a_stop_is_not_stored_as_well(app):
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        intake = t.runner.retry_service.intake
+        plain = intake._arrived.set
+
+        def stop_first() -> None:
+            plain()
+            stopping.append(asyncio.ensure_future(intake.finish()))
+            # Between its arrival and the intake's next turn.
+            intake._closing = True
+
+        stopping = []
+        intake._arrived.set = stop_first
+        await t.send("shop.retry", b"late", **envelope_of("late"))
+        await idle()
+        await asyncio.gather(*stopping)
+        assert t.ready("shop.retry") == 1
+        assert t.data.retries == {}
+        assert intake.in_hand == 0

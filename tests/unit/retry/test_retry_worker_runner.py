@@ -1,0 +1,439 @@
+"""RetryWorkerRunner: everything in its order, with what was injected or on the memory backend."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from leveret.core.errors import ConfigError, NotSupported
+from leveret.core.message import Outgoing
+from leveret.core.properties import Properties
+from leveret.core.topology import Binding, Names, Queue, RMQExchangeConfig, Topology
+from leveret.retry import RetryWorkerRunner
+from leveret.retry.exchanges import observer_exchange
+from leveret.runtime.backends import RuntimeInfra
+from leveret.runtime.config import load_config
+from leveret.stores.documents import MemoryDocumentStore
+from leveret.testing.fake_clock import FakeClock
+from leveret.testing.worlds import fake_world
+from leveret.transports.memory import MemoryTransport
+from leveret.transports.memory_broker import MemoryBroker
+
+JOBS = RMQExchangeConfig("jobs")
+
+
+def a_config(tmp_path: Path, **code):
+    given = {"broker": "memory://", "store": f"sqlite:///{tmp_path}/leveret.db"} | code
+    return load_config(code=given, environ={}, file="/dev/null")
+
+
+class Recorder:
+    """Publisher and consumer manager in one, which write down what is asked of them."""
+
+    def __init__(self, *, fail: str = "") -> None:
+        self.calls: list[str] = []
+        self.published: list[dict] = []
+        self.fail = fail
+        self.consumer = None
+        self.consuming = asyncio.Event()
+
+    def note(self, what: str) -> None:
+        self.calls.append(what)
+        if what == self.fail:
+            raise RuntimeError(f"{what} failed")
+
+    async def __call__(self, message: dict) -> None:
+        self.note("publish")
+        self.published.append(message)
+
+    async def setup(self) -> None:
+        self.note("publisher setup")
+
+    async def teardown(self) -> None:
+        self.note("publisher teardown")
+
+    def factory(self, consumer):
+        self.note("factory")
+        self.consumer = consumer
+        return Manager(self)
+
+
+class Manager:
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    async def setup(self) -> None:
+        self.recorder.note("consumer setup")
+
+    async def start_consuming(self) -> None:
+        self.recorder.note("consume")
+        self.recorder.consuming.set()
+
+    async def stop_consuming(self) -> None:
+        self.recorder.note("stop consuming")
+
+
+class RecordedStore(MemoryDocumentStore):
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(collection_name="retries", doc_id_field="retry_key")
+        self.recorder = recorder
+
+    def query(self, params, *, sort_by=None):
+        self.recorder.note("pending")
+        return super().query(params, sort_by=sort_by)
+
+
+def an_injected_runner(recorder: Recorder, config, **changes) -> RetryWorkerRunner:
+    given = {
+        "exchange": JOBS,
+        "retry_store": RecordedStore(recorder),
+        "republish_publisher": recorder,
+        "consumer_manager_factory": recorder.factory,
+    }
+    return RetryWorkerRunner(config, "retry", **(given | changes))
+
+
+# ── Injected ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_with_injected_parts_it_needs_no_broker_and_sets_up_in_order(tmp_path):
+    recorder = Recorder()
+    runner = an_injected_runner(recorder, a_config(tmp_path, broker="amqp://nowhere.invalid"))
+    await runner.setup()
+    await runner.setup()
+    assert recorder.calls == ["publisher setup", "factory", "consumer setup", "pending"]
+    recorder.calls.clear()
+    await runner.teardown()
+    await runner.teardown()
+    assert recorder.calls == ["stop consuming", "publisher teardown"]
+    assert not (tmp_path / "leveret.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("fail", "undone"),
+    [
+        ("publisher setup", []),
+        ("factory", ["publisher teardown"]),
+        ("consumer setup", ["publisher teardown"]),
+        ("pending", ["stop consuming", "publisher teardown"]),
+    ],
+)
+async def test_where_a_step_fails_what_was_set_up_is_torn_down(tmp_path, fail, undone):
+    recorder = Recorder(fail=fail)
+    runner = an_injected_runner(recorder, a_config(tmp_path))
+    with pytest.raises(RuntimeError, match=fail):
+        await runner.setup()
+    assert recorder.calls[recorder.calls.index(fail) + 1 :] == undone
+
+
+async def test_a_part_that_fails_to_tear_down_is_told_and_stops_no_other(tmp_path, caplog):
+    recorder = Recorder(fail="stop consuming")
+    runner = an_injected_runner(recorder, a_config(tmp_path))
+    await runner.setup()
+    await runner.teardown()
+    assert recorder.calls[-1] == "publisher teardown"
+    assert "the consumer could not be torn down: RuntimeError: stop consuming failed" in caplog.text
+
+
+async def test_run_consumes_until_it_is_cancelled_and_then_tears_down(tmp_path):
+    recorder = Recorder()
+    running = asyncio.create_task(an_injected_runner(recorder, a_config(tmp_path)).run())
+    await recorder.consuming.wait()
+    await recorder.consumer({"data_type": "soft-failure", "data": {"a": 1, "retry": {"after": 0}}})
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert recorder.calls[-2:] == ["stop consuming", "publisher teardown"]
+
+
+class Foreign:
+    """A store of another program: no leases."""
+
+    def __init__(self) -> None:
+        self._inner = MemoryDocumentStore(collection_name="retries", doc_id_field="retry_key")
+        for name in ("insert", "exists", "get_document", "query", "delete", "update", "upsert_many",
+                     "get_doc_id_field", "get_document_type"):  # fmt: skip
+            setattr(self, name, getattr(self._inner, name))
+
+
+async def test_two_runners_on_one_store_share_its_lease(tmp_path):
+    store = MemoryDocumentStore(collection_name="retries", doc_id_field="retry_key")
+    await store.insert({"retry_key": "a", "message": {"a": 1}, "fire_at": 0})
+    recorders = [Recorder(), Recorder()]
+    runners = [an_injected_runner(each, a_config(tmp_path), retry_store=store) for each in recorders]
+    for runner in runners:
+        await runner.setup()
+    await asyncio.sleep(0)
+    for runner in reversed(runners):
+        await runner.teardown()
+    assert "publish" not in recorders[1].calls
+
+
+async def test_a_store_without_leases_takes_one_in_the_store_that_is_configured(tmp_path):
+    recorder = Recorder()
+    runner = an_injected_runner(recorder, a_config(tmp_path), retry_store=Foreign())
+    await runner.setup()
+    await runner.teardown()
+    assert (tmp_path / "leveret.db").exists()
+
+
+async def test_where_there_is_no_place_for_a_lease_that_is_told(tmp_path, caplog):
+    config = load_config(code={"broker": "memory://"}, environ={}, file="/dev/null")
+    runner = an_injected_runner(Recorder(), config, retry_store=Foreign())
+    await runner.setup()
+    await runner.teardown()
+    assert "Foreign has no leases" in caplog.text
+
+
+# ── On the memory backend ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Scene:
+    """A memory broker under a clock that stands still, with a pipeline of other programs on it."""
+
+    def __init__(self, tmp_path: Path, clock: FakeClock) -> None:
+        self.clock = clock
+        self.world = fake_world(clock=clock)
+        self.broker = MemoryBroker()
+        self.transport = MemoryTransport(self.broker, world=self.world)
+        self.infra = RuntimeInfra(world=self.world, transport=self.transport)
+        self.tmp_path = tmp_path
+
+    def runner(self, exchange: RMQExchangeConfig = JOBS, **changes) -> RetryWorkerRunner:
+        config = a_config(self.tmp_path, namespace="shop", store="memory://")
+        store = MemoryDocumentStore(collection_name="r", doc_id_field="retry_key", clock=self.clock)
+        given = {"exchange": exchange, "infra": self.infra, "retry_store": store}
+        return RetryWorkerRunner(config, "retry", **(given | changes))
+
+    async def queue(self, name: str, exchange: RMQExchangeConfig = JOBS, key: str | None = None) -> None:
+        bindings = () if key is None else (Binding(exchange.name, name, key),)
+        await self.transport.declare(
+            Topology(exchanges=(exchange,), queues=(Queue(name),), bindings=bindings)
+        )
+
+    async def publish(self, message, exchange: RMQExchangeConfig = JOBS, key: str = "soft-failure") -> None:
+        body = message if isinstance(message, bytes) else json.dumps(message).encode()
+        await self.transport.send(Outgoing(exchange.name, key, body, Properties.build()))
+
+    async def got(self, queue: str) -> list[dict]:
+        found = []
+        while (delivery := await self.transport.get(queue)) is not None:
+            delivery.ack()
+            found.append(json.loads(delivery.body))
+        return found
+
+
+@pytest.fixture
+async def scene(tmp_path):
+    scene = Scene(tmp_path, FakeClock())
+    await scene.transport.open()
+    yield scene
+    await scene.transport.close()
+
+
+class Running:
+    """A runner at work, as a block."""
+
+    def __init__(self, scene: Scene, runner: RetryWorkerRunner) -> None:
+        self.scene = scene
+        self.runner = runner
+
+    async def __aenter__(self) -> None:
+        self.task = asyncio.create_task(self.runner.run())
+        await self.scene.clock.advance(0)
+
+    async def __aexit__(self, *_) -> None:
+        self.task.cancel()
+        await asyncio.wait([self.task])
+
+
+def a_failure(**more) -> dict:
+    message = {
+        "data_type": "page",
+        "data": {"doc_id": "d1"},
+        "job_id": "j1",
+        "_replay_routing_key": "fast.page",
+        "retry": {"after": 5},
+    }
+    outer = {"data_type": "soft-failure", "data": message, "job_id": "j1"}
+    return outer | {"origin": {"type": "parser", "name": "h"}} | more
+
+
+async def test_a_message_goes_straight_back_to_the_queue_that_failed_it(scene):
+    await scene.queue("jobs.parser", key="fast.page")
+    await scene.queue("jobs.other", key="fast.page")
+    async with Running(scene, scene.runner()):
+        await scene.publish(a_failure())
+        await scene.clock.advance(4)
+        assert await scene.got("jobs.parser") == []
+        await scene.clock.advance(1)
+        assert await scene.got("jobs.parser") == [a_failure()["data"]]
+        assert await scene.got("jobs.other") == []
+
+
+async def test_without_such_a_queue_it_goes_through_the_exchange_with_its_key(scene):
+    await scene.queue("elsewhere", key="fast.page")
+    async with Running(scene, scene.runner()):
+        await scene.publish(a_failure())
+        await scene.clock.advance(5)
+        assert await scene.got("elsewhere") == [a_failure()["data"]]
+
+
+async def test_on_a_direct_pipeline_it_watches_beside_and_gives_back_to_the_pipeline(scene):
+    pipeline = RMQExchangeConfig("pipe", "direct")
+    observer = observer_exchange(pipeline)
+    await scene.queue("elsewhere", pipeline, "fast.page")
+    async with Running(scene, scene.runner(observer, republish_exchange=pipeline)):
+        await scene.publish(a_failure(), observer)
+        await scene.clock.advance(5)
+        assert await scene.got("elsewhere") == [a_failure()["data"]]
+
+
+async def test_a_pipeline_that_is_a_fanout_is_watched_in_place(scene):
+    fanout = RMQExchangeConfig("pipe", "fanout")
+    await scene.queue("pipe.parser", fanout, "")
+    async with Running(scene, scene.runner(observer_exchange(fanout))):
+        await scene.publish(a_failure(), fanout, "")
+        assert await scene.got("pipe.parser") == [a_failure()]
+        await scene.clock.advance(5)
+        assert await scene.got("pipe.parser") == [a_failure()["data"]]
+
+
+async def test_a_direct_exchange_cannot_be_watched_and_that_is_told_before_anything_starts(scene):
+    with pytest.raises(ConfigError, match=r"jobs is direct: .*observer_exchange"):
+        await scene.runner(RMQExchangeConfig("jobs", "direct")).setup()
+
+
+async def test_what_is_no_soft_failure_is_none_of_its_business(scene):
+    async with Running(scene, scene.runner()):
+        for body in (b"", b"{", b"[1]", b"null", b"\xff", b'{"data_type": "page"}'):
+            await scene.publish(body)
+        await scene.clock.advance(5)
+        queue = scene.broker.snapshot()["jobs.retry_worker"]
+        assert (queue.ready, queue.unsettled) == (0, 0)
+    assert await scene.transport.get(Names("shop").dead_letters) is None
+
+
+async def test_a_soft_failure_that_cannot_be_read_becomes_a_dead_letter_and_the_next_is_taken(scene):
+    await scene.queue("jobs.parser")
+    async with Running(scene, scene.runner()):
+        await scene.publish(a_failure(data=[]))
+        await scene.publish(a_failure())
+        await scene.clock.advance(5)
+        letter = await scene.transport.get("shop.events.dlq")
+        assert letter is not None
+        assert json.loads(letter.body) == a_failure(data=[])
+        assert "expected the failed message, an object" in letter.properties.header("leveret-reason")
+        assert len(await scene.got("jobs.parser")) == 1
+        queue = scene.broker.snapshot()["jobs.retry_worker"]
+        assert (queue.ready, queue.unsettled) == (0, 0)
+
+
+async def test_while_the_store_is_away_the_envelope_stays_in_hand_and_is_stored_later(scene):
+    class Away(MemoryDocumentStore):
+        fails = 3
+
+        async def insert(self, doc, overwrite_existing=False):
+            self.fails -= 1
+            if self.fails >= 0:
+                raise OSError("away")
+            return await super().insert(doc, overwrite_existing)
+
+    store = Away(collection_name="r", doc_id_field="retry_key", clock=scene.clock)
+    await scene.queue("jobs.parser")
+    async with Running(scene, scene.runner(retry_store=store)):
+        await scene.publish(a_failure())
+        await scene.clock.advance(1 + 2 + 4)
+        assert len([row async for row in store.query({})]) == 1
+        await scene.clock.advance(5)
+        assert len(await scene.got("jobs.parser")) == 1
+
+
+async def test_c05_dropped_between_stored_and_acked_the_envelope_comes_again_and_is_one_row(scene):
+    class Slow(MemoryDocumentStore):
+        stored = asyncio.Event()
+        answers = asyncio.Event()
+
+        async def insert(self, doc, overwrite_existing=False):
+            await super().insert(doc, overwrite_existing)
+            self.stored.set()
+            await self.answers.wait()
+
+    slow = Slow(collection_name="r", doc_id_field="retry_key", clock=scene.clock)
+    async with Running(scene, scene.runner(retry_store=slow)):
+        await scene.publish(a_failure())
+        await slow.stored.wait()
+    slow.answers.set()
+    await scene.queue("jobs.parser")
+    async with Running(scene, scene.runner(retry_store=slow)):
+        await scene.clock.advance(0)
+        assert len([row async for row in slow.query({})]) == 1
+        await scene.clock.advance(5)
+        assert len(await scene.got("jobs.parser")) == 1
+
+
+async def test_messages_bear_priority_type_and_persistence(scene):
+    await scene.queue("jobs.parser")
+    message = a_failure()
+    message["data"]["priority"] = 2
+    async with Running(scene, scene.runner()):
+        await scene.publish(message)
+        await scene.clock.advance(5)
+        delivery = await scene.transport.get("jobs.parser")
+        assert delivery is not None
+        found = delivery.properties
+        assert (found.priority, found.type, found.delivery_mode) == (2, "page", 2)
+
+
+async def test_it_warns_that_a_publisher_to_a_shared_exchange_is_not_told_of_a_missing_retry_queue(
+    scene, caplog
+):
+    runner = scene.runner()
+    await runner.setup()
+    await runner.teardown()
+    assert "a publisher is not told where jobs.retry_worker is missing" in caplog.text
+
+
+async def test_a_shared_connection_is_used_and_not_closed(scene):
+    runner = scene.runner()
+    await runner.setup()
+    await runner.teardown()
+    assert scene.transport.state == "connected"
+
+
+async def test_alone_it_makes_everything_from_its_settings_and_stores_in_sqlite(tmp_path):
+    name = f"memory://{tmp_path.name}"
+    config = a_config(tmp_path, broker=name)
+    transport = MemoryTransport(MemoryBroker.named(tmp_path.name), world=fake_world())
+    await transport.open()
+    await transport.declare(Topology(exchanges=(JOBS,), queues=(Queue("jobs.parser"),)))
+    runner = RetryWorkerRunner(config, "retry", exchange=JOBS)
+    await runner.setup()
+    running = asyncio.create_task(runner.run())
+    arrived = asyncio.Event()
+    await transport.consume("jobs.parser", lambda _: arrived.set(), prefetch=1)
+    failure = json.dumps(a_failure() | {"data": {"a": 1, "retry": {"after": 0.01}}}).encode()
+    await transport.send(Outgoing("jobs", "x", failure, Properties.build()))
+    async with asyncio.timeout(10):
+        await arrived.wait()
+    running.cancel()
+    await asyncio.wait([running])
+    assert (tmp_path / "leveret.db").exists()
+    await transport.close()
+
+
+async def test_rabbitmq_is_not_spoken_yet_and_that_is_told(tmp_path):
+    with pytest.raises(NotSupported, match="memory:// only"):
+        await RetryWorkerRunner(a_config(tmp_path, broker="amqp://h"), "retry", exchange=JOBS).setup()
+
+
+@pytest.mark.parametrize("given", [RMQExchangeConfig("a"), RMQExchangeConfig("b", "fanout", False)])
+def test_fanout_and_topic_are_watched_in_place(given):
+    assert observer_exchange(given) == given
+
+
+def test_a_direct_one_is_watched_beside():
+    assert observer_exchange(RMQExchangeConfig("a", "direct")) == RMQExchangeConfig("a.observer", "fanout")

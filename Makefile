@@ -25,7 +25,7 @@ check: $(VENV)/.installed-dev ## Lint, format, types, and which layer may import
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy src $(wildcard tests/typing)
-	$(BIN)/lint-imports --no-logo
+	$(BIN)/lint-imports --no-logo --no-cache
 
 bench: $(VENV)/.installed-dev ## Measure, beside the peers; writes benchmarks/results.json
 	$(BIN)/python -m benchmarks

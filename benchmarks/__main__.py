@@ -25,11 +25,12 @@ def main(names: list[str]) -> int:
         figures: list[Figure] = importlib.import_module(f"benchmarks.{name}").measure()
         for figure in figures:
             print(figure.line, flush=True)
-        _write(figures)
+        write(figures)
     return 0
 
 
-def _write(figures: list[Figure]) -> None:
+def write(figures: list[Figure]) -> None:
+    """Write these into results.json, in the place of those of the same names."""
     found: list[dict[str, Any]] = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
     by_name = {each["name"]: each for each in found} | {each.name: each.written() for each in figures}
     RESULTS.write_text(json.dumps([by_name[name] for name in sorted(by_name)], indent=2) + "\n")

@@ -41,6 +41,7 @@ class Figure:
     def written(self) -> dict[str, Any]:
         """The figure as it stands in results.json."""
         found = {**asdict(self), "ratio": self.ratio}
+        found["unit"] = self.unit.strip()
         return {name: _rounded(value) if isinstance(value, float) else value for name, value in found.items()}
 
 

@@ -34,7 +34,7 @@ from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import Publisher
 from leveret.pipeline.worker import WorkerSpec, define
 from leveret.ports import Store, Transport, World
-from leveret.retry.browse import Retries, moment
+from leveret.retry.browse import Retries, due_moment
 from leveret.runtime.runner import Knobs, Runner, Stopped, WorkerPlan, on_signals
 
 if TYPE_CHECKING:
@@ -220,8 +220,8 @@ class Leveret:
             WorkerDefinition: all that is wrong with options and signature, in one error.
 
         Example:
-            >>> @app.worker("order.placed", retry=RetryPolicy(first_delay=0.2, max_attempts=5))
-            ... async def charge(order: Order, ctx: Context) -> None: ...
+            @app.worker("order.placed", retry=RetryPolicy(first_delay=0.2, max_attempts=5))
+            async def charge(order: Order, ctx: Context) -> None: ...
         """
         frame = sys._getframe(1)  # noqa: SLF001 — annotations may name classes that are local to the caller
         if len(types) == 1 and not options and not isinstance(types[0], str) and callable(types[0]):
@@ -450,8 +450,8 @@ class Leveret:
             PublishTimeout: unknown; publish `error.message` again.
 
         Example:
-            >>> await app.publish("order.placed", {"id": 1})
-            >>> await app.publish("invoice.due", {"id": 1}, delay=3600)
+            await app.publish("order.placed", {"id": 1})
+            await app.publish("invoice.due", {"id": 1}, delay=3600)
         """
         if isinstance(type, Message):
             given = {"payload": payload, "id": id, "headers": headers, "correlation_id": correlation_id,
@@ -486,6 +486,8 @@ class Leveret:
         """A message that waits in the retry store before its first publish (P11)."""
         if delay is not None and at is not None:
             raise ValueError("publish(delay=…, at=…): one of them. Nothing was sent.")
+        if at is not None and not isinstance(at, datetime):
+            raise ValueError(f"at={at!r}: expected an aware datetime, such as datetime.now(UTC). Nothing was sent.")
         if message.expiration is not None:
             raise ValueError(
                 "publish(expiration=…) with delay or at: it would wait longer than it lives. Nothing was sent."
@@ -500,7 +502,7 @@ class Leveret:
             retry_id=parts.world.new_id(),
             at=parts.world.clock.now(),
             wait=None if delay is None else seconds(delay, "delay"),
-            due_at=None if at is None else moment(at, "at"),
+            due_at=None if at is None else due_moment(at, "at"),
             where=parts.where,
         )
         later = Outgoing("", parts.names.retry_queue, body, properties)

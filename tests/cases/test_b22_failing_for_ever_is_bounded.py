@@ -105,7 +105,6 @@ async def test_b22_a_refused_dead_letter_is_sent_again_with_growing_pauses_and_i
         raise HardFailure("410")
 
     async with TestLeveret(app) as t:
-        t.handover = None
         await app.publish("order.placed", {})
         t.broker.refuse_next(6)
         await t.advance(seconds=60)

@@ -60,6 +60,10 @@ _CODES: Final[tuple[tuple[type[LeveretError] | tuple[type[LeveretError], ...], i
 )
 
 
+#: Packages that stand between leveret's own frames.
+_OUR_LIBRARIES: Final = ("click", "msgspec", "pydantic", "rich", "typer")
+
+
 class ReaderGone(Exception):
     """Whoever read standard output has seen enough, and closed it (`leveret dead list | head`)."""
 
@@ -88,25 +92,32 @@ def of_fault(error: BaseException) -> int:
 
 def show_users(error: BaseException) -> None:
     """Print an error of the user's code whole, without the frames of leveret's that led to it."""
-    error.__traceback__ = users_part(error) or error.__traceback__
+    if isinstance(error, SyntaxError):
+        # It names its own file and line, and nothing of it has run.
+        error.__traceback__ = None
+    else:
+        error.__traceback__ = users_part(error) or error.__traceback__
     traceback.print_exception(error)
 
 
 def users_part(error: BaseException) -> TracebackType | None:
-    """The traceback from the first frame that is neither leveret's nor Python's, or None where there is none."""
+    """The traceback from the first frame of the user's own code that leveret called; None where there is none."""
     import leveret
 
     own = Path(leveret.__file__ or "").parent
-    libraries = [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")]
+    packages = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    # What leveret calls and what calls leveret; any other installed package may be the user's.
+    ours = {own} | {folder / name for folder in packages for name in _OUR_LIBRARIES}
+    standard = Path(sysconfig.get_path("stdlib"))
+    found: TracebackType | None = None
     step = error.__traceback__
     while step is not None:
         name = step.tb_frame.f_code.co_filename
-        file = Path(name)
-        if (
-            not name.startswith("<")
-            and own not in file.parents
-            and not any(library in file.parents for library in libraries)
-        ):
-            return step
+        folders = set(Path(name).parents)
+        if ours & folders:
+            # Whatever came before led into leveret again.
+            found = None
+        elif found is None and not name.startswith("<") and (standard not in folders or packages & folders):
+            found = step
         step = step.tb_next
-    return None
+    return found

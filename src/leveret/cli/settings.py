@@ -26,6 +26,7 @@ def settings_of(config: RuntimeConfig) -> list[Setting]:
     """Every setting that is not at its default, without secrets, in the order of the schema.
 
     Example:
+        >>> from leveret.runtime.config import load_config
         >>> [str(each) for each in settings_of(load_config(flags={"retry.factor": "3"}, environ={}))]
         ['retry.factor = 3.0 (--set retry.factor)']
     """

@@ -26,7 +26,7 @@ def safe(text: str) -> str:
         >>> safe("no answer\n  in 10 s\x1b[2J")
         'no answer in 10 s\\x1b[2J'
     """
-    return safe_lines(_LINE_ENDS.sub(" ", text.strip()))
+    return safe_lines(_LINE_ENDS.sub(" ", text.strip()).replace("\t", " "))
 
 
 def safe_lines(text: str) -> str:
@@ -42,7 +42,7 @@ def span(seconds: float) -> str:
         ('0.004 s', '12.4 s', '4 m 05 s', '3 h 02 m', '2 d 03 h')
     """
     if seconds < 59.95:
-        return f"{seconds:.3g} s"
+        return f"{round(seconds, 3):.3g} s"
     whole = round(seconds)
     for size, unit, part, smaller in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if whole >= size:
@@ -128,15 +128,16 @@ def short_ids(rows: Sequence[tuple[str | None, str]]) -> list[str]:
         >>> short_ids([("4711-91aa07", "x-000001"), (None, "x-000002"), ("a-77", "x-000003"), ("b-77", "x-000004")])
         ['91aa07', '000002', 'a-77', 'b-77']
     """
-    alike: dict[str, list[str]] = {}
-    for pair in rows:
+    # Row and id of all that end alike: only among these can an ending be taken for another.
+    alike: dict[str, list[tuple[int, str]]] = {}
+    for place, pair in enumerate(rows):
         for id in pair:
             if id:
-                alike.setdefault(id[-SHORTEST:], []).append(id)
+                alike.setdefault(id[-SHORTEST:], []).append((place, id))
     found = []
-    for message_id, own in rows:
+    for place, (message_id, own) in enumerate(rows):
         for name in (message_id, own):
-            if name and (ending := _ending(name, alike[name[-SHORTEST:]])):
+            if name and (ending := _ending(place, name, alike[name[-SHORTEST:]])):
                 break
         else:
             ending = own
@@ -144,10 +145,10 @@ def short_ids(rows: Sequence[tuple[str | None, str]]) -> list[str]:
     return found
 
 
-def _ending(id: str, alike: Sequence[str]) -> str:
-    """The shortest ending that no other of *alike* has; nothing where another is the same."""
+def _ending(place: int, id: str, alike: Sequence[tuple[int, str]]) -> str:
+    """The shortest ending of *id* that names the row at *place* alone; nothing where there is none."""
     for length in range(min(SHORTEST, len(id)), len(id) + 1):
-        if sum(other.endswith(id[-length:]) for other in alike) == 1:
+        if all(other == place for other, name in alike if name.endswith(id[-length:])):
             return id[-length:]
     return ""
 

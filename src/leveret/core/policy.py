@@ -226,7 +226,7 @@ class RetryPolicy:
         if isinstance(rules, GiveUp):
             words = f"{rules.reason}: {reason}" if rules.reason else reason
             return replace(rules, reason=words, hard=not rules.exhausted)
-        soft = error if isinstance(error, SoftFailure) else _ASKS_NOTHING
+        soft = _asked_by(error) if isinstance(error, SoftFailure) else _ASKS_NOTHING
 
         allowed = attempts_allowed if soft.retry_max is None else soft.retry_max + 1
         if allowed is not None:
@@ -367,6 +367,20 @@ def _checked_retry_on(retry_on: RetryOn) -> RetryOn:
         elif not (isinstance(rule, GiveUp) or rule is GiveUp):
             raise ValueError(f"{where}: expected a RetryPolicy or GiveUp")
     return MappingProxyType(dict(retry_on))
+
+
+def _asked_by(error: SoftFailure) -> SoftFailure:
+    """What *error* asks for, checked: whoever derives from it may set anything. What cannot be meant asks for nothing."""
+    try:
+        return SoftFailure(
+            retry_after=error.retry_after,
+            retry_max=error.retry_max,
+            factor=error.factor,
+            jitter=error.jitter,
+            counted=error.counted,
+        )
+    except Exception:  # noqa: BLE001  an attribute of theirs may be a property that raises
+        return _ASKS_NOTHING
 
 
 def _wait(

@@ -69,6 +69,8 @@ class Due(NamedTuple):
     due_in: float
     #: The queue it goes to, empty for an exchange.
     queue: str
+    #: Bytes of its body, so that a batch can be bounded by them.
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,9 @@ class Keeper(TermService):
                 delivery, namespace=namespace, events=self.parts.exchange.name, now=clock.now(), new_id=new_id
             )
         except Exception as error:  # noqa: BLE001 - whatever lies there is kept, and must not stop the rest (R8)
-            log.exception("a dead letter could not be read; it is kept as it is", extra={"action": "malformed"})
+            log.exception(
+                "a dead letter could not be read; it is kept as it is", extra={"action": "malformed"}
+            )
             return DeadLetter(
                 namespace=namespace,
                 id=new_id(),
@@ -147,7 +149,9 @@ class Keeper(TermService):
 
     def _hold(self, one: tuple[Delivery, DeadLetter]) -> None:
         """Try this one again and again, apart from the others."""
-        task = asyncio.create_task(self._put([one], alone=True), name=f"{self.parts.names.dead_letters} refused")
+        task = asyncio.create_task(
+            self._put([one], alone=True), name=f"{self.parts.names.dead_letters} refused"
+        )
         self.in_hand += 1
         self._refused[task] = one[0]
         task.add_done_callback(self._held_ended)
@@ -156,7 +160,9 @@ class Keeper(TermService):
         del self._refused[task]
         self.in_hand -= 1
         if not task.cancelled() and (fault := task.exception()) is not None:
-            log.error("a dead letter could not be kept; it stays unacked", exc_info=fault, extra={"action": "held"})
+            log.error(
+                "a dead letter could not be kept; it stays unacked", exc_info=fault, extra={"action": "held"}
+            )
 
     async def _put(self, taken: Sequence[tuple[Delivery, DeadLetter]], *, alone: bool = False) -> None:
         """Store these, then ack; what the store refuses is halved until the culprit stands alone, and stays in hand."""

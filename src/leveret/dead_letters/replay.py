@@ -104,7 +104,10 @@ class Replays:
         nothing_new = Filter(namespace=self._parts.names.namespace, ids=(act.id,))
         while letters := await store.claim(nothing_new, replay_id=act.id, limit=WINDOW, grant=grant):
             left = Replay(
-                at=now, replay_id=act.id, to=place(letters[0]), outcome="failed: no answer came; it may have gone out"
+                at=now,
+                replay_id=act.id,
+                to=place(letters[0]),
+                outcome="failed: no answer came; it may have gone out",
             )
             await store.replayed([(letter.namespace, letter.id) for letter in letters], left, state="dead")
 

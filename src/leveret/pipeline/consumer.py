@@ -67,6 +67,9 @@ class WorkerConsumer:
         elif self._free > 0:
             self._start(delivery)
         else:
+            # What waited when its channel went will never start; whoever flaps must not fill the memory.
+            while self._waiting and self._waiting[0].stale:
+                self._waiting.popleft()
             self._waiting.append(delivery)
 
     def _start(self, delivery: Delivery) -> None:

@@ -31,7 +31,7 @@ from leveret.core.outcome import (
     settle,
 )
 from leveret.core.payload import Undecodable, check_content
-from leveret.core.policy import RetryPolicy
+from leveret.core.policy import RetryAt, RetryPolicy
 from leveret.core.properties import Properties, check_short
 from leveret.core.run import Outcome, Run
 from leveret.pipeline.context import Context
@@ -281,19 +281,20 @@ class Road:
                 payload = spec.decode(message.body)
             except Undecodable as error:
                 return NotDecoded(str(error))
-        arguments = [payload if name == "payload" else self._context(hand) for name in spec.takes]
         if message.starts and message.starts >= spec.max_deliveries - 1:
             # Its last start: if the process dies of it once more, nothing else may be in doubt.
             async with self._gate.alone():
-                return await self._handle(arguments)
+                return await self._handle(hand, payload)
         if not self._gate.try_enter():
             await self._gate.enter()
         try:
-            return await self._handle(arguments)
+            return await self._handle(hand, payload)
         finally:
             self._gate.leave()
 
-    async def _handle(self, arguments: list[Any]) -> Result:
+    async def _handle(self, hand: InHand, payload: Any) -> Result:
+        # Made only now: its deadline counts from the start, not from the wait for a turn.
+        arguments = [payload if name == "payload" else self._context(hand) for name in self.spec.takes]
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         timeout = self.spec.timeout
         self.inside[task] = None if timeout is None else self._clock.monotonic() + timeout
@@ -332,12 +333,14 @@ class Road:
         try:
             value = self.spec.handler(*arguments)
             if inspect.isasyncgen(value):
-                return self._collected([item async for item in value])
-            return self._collected(await value)
+                result = self._collected([item async for item in value])
+            else:
+                result = self._collected(await value)
+            # One that has swallowed its end has run too long all the same, as a plain def has.
+            return self._timed_out() if late else result
         except asyncio.CancelledError as error:
-            if late:
-                task.uncancel()
-            if task.cancelling():
+            # Beyond our own call for its end somebody else wants it too.
+            if task.cancelling() > late:
                 raise
             return self._timed_out() if late else Raised(error, _traceback(error))
         except (KeyboardInterrupt, GeneratorExit):
@@ -347,6 +350,8 @@ class Road:
         finally:
             if timer is not None:
                 timer.cancel()
+            if late:
+                task.uncancel()
 
     async def _call_in_thread(self, arguments: list[Any]) -> Result:
         """A plain `def`: its thread cannot be stopped, so a timeout counts when it ends, and its slot stays taken."""
@@ -598,8 +603,8 @@ class Road:
             outcome = "done" if isinstance(decision, Done) else "soft" if isinstance(decision, Retry) else "dead"
         if outcome == "soft" and isinstance(decision, Retry):
             log.info(
-                "soft  %s  %s  attempt %d of %d, again in %.3g s: %s",
-                self.spec.name, _ending(message), message.attempt, decision.max_attempts, decision.plan.delay,
+                "soft  %s  %s  attempt %d of %d, again in %s: %s",
+                self.spec.name, _ending(message), message.attempt, decision.max_attempts, _wait(decision.plan),
                 decision.cause.reason, extra={"action": "soft", "worker": self.spec.name},
             )  # fmt: skip
         elif outcome == "dead" and isinstance(decision, Bury):
@@ -634,6 +639,14 @@ class Road:
 def _ending(message: Received) -> str:
     id = message.properties.message_id
     return id[-6:] if id else "-"
+
+
+def _wait(plan: RetryAt) -> str:
+    """The wait for a log line: three digits tell enough, and whole seconds where it is long."""
+    told = [f"{s:.3g} s" if s < 1000 else f"{s:.0f} s" for s in (plan.delay, plan.shortened_from or 0.0)]
+    if plan.shortened_from is None:
+        return told[0]
+    return f"{told[0]} ({told[1]} were asked for, and max_retry_after allows no more)"
 
 
 def _shown(payload: object) -> bytes:

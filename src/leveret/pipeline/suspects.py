@@ -62,6 +62,9 @@ class Suspects:
                     "cannot look for suspects of %s: %s", road.spec.name, error, extra={"action": "suspects"}
                 )
                 return False
+            except Exception:  # noqa: BLE001 - if this ended, nobody would ever look again
+                log.exception("cannot look for suspects of %s", road.spec.name)
+                return False
             if delivery is None:
                 return False
             await self._run(road, delivery)

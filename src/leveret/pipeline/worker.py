@@ -18,6 +18,7 @@ from leveret.core.outcome import Unexpected
 from leveret.core.payload import decoder
 from leveret.core.policy import RetryPolicy
 from leveret.core.properties import check_short
+from leveret.core.queue_harm import harm
 from leveret.core.seconds import seconds, whole
 from leveret.core.table import encode_table
 from leveret.core.topology import QueueType, check_worker_name
@@ -167,6 +168,11 @@ def _queue_arguments(given: object) -> Mapping[str, Any]:
         encode_table(given)
     except BadPayload as error:
         raise ValueError(f"queue_arguments{str(error).removeprefix('headers')}") from None
+    for argument, value in given.items():
+        if (why := harm(argument, value, given)) is not None:
+            raise ValueError(
+                f"queue_arguments: {argument}={value!r}: {why}; a worker's queue must lose nothing"
+            )
     return MappingProxyType(dict(given))
 
 

@@ -122,7 +122,7 @@ class RetryActs:
     def _scheduled(self, batch: list[RetryEntry], due_in: float) -> None:
         for entry in batch:
             if entry.state != "held" and self._dispatch is not None:
-                self._dispatch.add(Due(entry.key, entry.failure, due_in, entry.queue))
+                self._dispatch.add(Due(entry.key, entry.failure, due_in, entry.queue, entry.size))
 
     async def _cancel(self, batch: list[RetryEntry], act: Act, grant: Grant) -> int:
         """To the dead letters, with the reason `cancelled`: in one transaction, so it is in one place at any time."""

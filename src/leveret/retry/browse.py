@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any
 
 from leveret.core.errors import NotFound
+from leveret.core.message import LAST_MOMENT
 from leveret.core.page import Page
 from leveret.core.retry_entry import Filter, RetryEntry
 from leveret.core.seconds import Seconds, seconds
@@ -76,11 +78,11 @@ class Retries:
         """Let these be due at a time (aware), or so many seconds from now.
 
         Raises:
-            ValueError: neither or both given, or *at* without a time zone.
+            ValueError: neither or both given, *at* without a time zone, or beyond the calendar.
         """
         if (at is None) == (after is None):
             raise ValueError("reschedule needs at= or after=, one of them")
-        more = {"due_at": moment(at, "at")} if at is not None else {"wait": seconds(after, "after")}
+        more = {"due_at": due_moment(at, "at")} if at is not None else {"wait": seconds(after, "after")}
         return await self._ask("reschedule", ids, words, more)
 
     async def hold(self, ids: Ids = (), /, *, why: str = "by hand", **words: Any) -> ActReport:
@@ -129,13 +131,22 @@ def filter_by(namespace: str | None, ids: Ids, words: Mapping[str, Any]) -> Filt
 
 
 def moment(value: object, name: str) -> float:
-    """Epoch seconds of an aware datetime, or of a number that is some already; else a ValueError."""
+    """Epoch seconds of an aware datetime, or of a finite number that is some already; else a ValueError."""
     if isinstance(value, datetime):
-        if value.tzinfo is None:
+        if value.utcoffset() is None:
             raise ValueError(
                 f"{name}={value}: has no time zone; write datetime.now(UTC) or value.astimezone()"
             )
         return value.timestamp()
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     raise ValueError(f"{name}={value!r}: expected an aware datetime")
+
+
+def due_moment(value: object, name: str) -> float:
+    """When something shall be due, as `moment` reads it: what has passed is now, beyond the calendar is a ValueError."""
+    at = moment(value, name)
+    if at > LAST_MOMENT:
+        raise ValueError(f"{name}={value}: expected a time before the year 9999")
+    # Whether it has passed by years or by centuries makes no difference, and headers carry no time before 1970.
+    return max(0.0, at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from leveret.core import handover
@@ -30,6 +30,10 @@ from leveret.retry.schedule import HORIZON, Schedule
 #: Rows in one transaction and one confirm wait, and how many such batches are under way.
 BATCH = 500
 UNDER_WAY = 4
+#: Bytes of bodies in one batch; a single larger one goes alone. Memory must not grow with what waits.
+BATCH_BYTES = 16 * 1024 * 1024
+#: What comes in so many seconds after its time is overdue; less is a clock that differs a little.
+OVERDUE_AFTER = 1.0
 #: Seconds between steps of the overdue lane.
 LANE_STEP = 0.1
 #: Seconds until a row is looked at again whose earlier failure is still under way.
@@ -61,10 +65,11 @@ class Dispatch:
         *,
         overdue_rate: float | None,
         horizon: float = HORIZON,
-        confirmed: set[tuple[str, int]] | None = None,
+        published: dict[tuple[str, int], asyncio.Future[None] | None] | None = None,
     ) -> None:
-        #: (key, failure) of rows that were published and could not be removed yet; it outlives a term that fails.
-        self._confirmed = set() if confirmed is None else confirmed
+        #: (key, failure) of rows that were published and are not removed yet, with the answer where it is not known to
+        #: be a confirm. It outlives this object, so that a term which starts over publishes none of them blindly.
+        self._published = {} if published is None else published
         self._horizon = horizon
         self.schedule = Schedule(horizon=horizon)
         self._parts = parts
@@ -73,6 +78,7 @@ class Dispatch:
         self._namespace = parts.names.namespace
         self._republisher = republisher
         self._keeper = keeper
+        self._gain = keeper.gains
         self._rate = overdue_rate
         #: Keys being republished right now.
         self.under_way: set[str] = set()
@@ -97,6 +103,12 @@ class Dispatch:
 
     def add(self, due: Due) -> None:
         """A row was written, or its time has changed."""
+        if due.due_in < -OVERDUE_AFTER:
+            # A backlog of envelopes whose time passed while nobody took them in goes at the rate of what is overdue.
+            self.schedule.forget(due.key)
+            self.overdue_done = False
+            self._look_overdue.set()
+            return
         self.schedule.add(due, now=self._clock.monotonic())
         self._woken.set()
 
@@ -228,9 +240,13 @@ class Dispatch:
             await asyncio.wait(self._batches)
 
     async def _start(self, rows: Sequence[Due]) -> None:
+        self.under_way.update(due.key for due in rows)
+        for batch in _by_size(rows):
+            await self._start_batch(batch)
+
+    async def _start_batch(self, rows: Sequence[Due]) -> None:
         if self._closing:
             await asyncio.get_running_loop().create_future()
-        self.under_way.update(due.key for due in rows)
         await self._room.acquire()
         task = asyncio.create_task(self._batch(rows))
         self._batches.add(task)
@@ -274,18 +290,10 @@ class Dispatch:
         if self._parts.world.reached is not None:
             for entry in entries:
                 await self._parts.reach(handover.TAKEN_WHEN_DUE, entry.message_id)
-        # Published before, when the store went away: they only have to be removed.
-        done = [entry for entry in entries if (entry.key, entry.failure) in self._confirmed]
-        if done:
-            await self._remove(done)
-            entries = [entry for entry in entries if (entry.key, entry.failure) not in self._confirmed]
-            self._confirmed.difference_update((entry.key, entry.failure) for entry in done)
-        answers = await self._republisher.republish(
-            entries,
-            holds=lambda: self._keeper.holds,
-            confirmed=lambda entry: self._confirmed.add((entry.key, entry.failure)),
-        )
-        done = []
+        if self._published:
+            entries = await self._without_published(entries)
+        answers = await self._republisher.republish(entries, holds=lambda: self._holds, unseen=self._unseen)
+        done: list[RetryEntry] = []
         failed: list[tuple[RetryEntry, PublishError]] = []
         for entry, answer in zip(entries, answers, strict=True):
             if answer is None:
@@ -295,10 +303,7 @@ class Dispatch:
         if done:
             confirmed_at = self._clock.monotonic()
             self._late.extend(max(0.0, confirmed_at - taken_at - entry.due_in) for entry in done)
-            rows_done = {(entry.key, entry.failure) for entry in done}
-            self._confirmed |= rows_done
             await self._remove(done)
-            self._confirmed -= rows_done
             self.republished += len(done)
             for entry in done:
                 self._tries.pop(entry.key, None)
@@ -309,7 +314,8 @@ class Dispatch:
             await self._failed(entry, answer)
 
     async def _remove(self, done: Sequence[RetryEntry]) -> None:
-        """Delete what was published: it must not go out again while the store is away."""
+        """Delete what was published: it must not go out again while the store is away, nor after we start over."""
+        self._published.update({(entry.key, entry.failure): None for entry in done})
         for wait in held_backoff():
             try:
                 await self._store.remove(
@@ -319,13 +325,38 @@ class Dispatch:
                 await self._store_is_away(error, wait)
             else:
                 self._store_is_back()
+                for entry in done:
+                    self._published.pop((entry.key, entry.failure), None)
                 return
+
+    def _unseen(self, entry: RetryEntry, answer: asyncio.Future[None]) -> None:
+        self._published[entry.key, entry.failure] = answer
+
+    async def _without_published(self, entries: Sequence[RetryEntry]) -> list[RetryEntry]:
+        """Entries that are to be published; what is confirmed is removed, what has no answer yet is waited for (P9)."""
+        due: list[RetryEntry] = []
+        confirmed: list[RetryEntry] = []
+        for entry in entries:
+            row = (entry.key, entry.failure)
+            answer = self._published.get(row)
+            if row not in self._published:
+                due.append(entry)
+            elif answer is not None and not answer.done():
+                self.add(Due(entry.key, entry.failure, LANE_STEP, entry.queue, entry.size))
+            elif answer is None or (not answer.cancelled() and answer.exception() is None):
+                confirmed.append(entry)
+            else:
+                del self._published[row]
+                due.append(entry)
+        if confirmed:
+            await self._remove(confirmed)
+        return due
 
     async def _failed(self, entry: RetryEntry, error: PublishError) -> None:
         """It stays stored, and is tried again in this process."""
         if isinstance(error, PublishTimeout):
             # The connection that carried it is closed: what is unknown may be repeated now (P9).
-            self.add(Due(entry.key, entry.failure, 1.0, entry.queue))
+            self.add(Due(entry.key, entry.failure, 1.0, entry.queue, entry.size))
             return
         tries = self._tries.pop(entry.key, 0)
         self._tries[entry.key] = tries + 1
@@ -350,7 +381,7 @@ class Dispatch:
                 fields={"queue": place(entry), "error": str(error)},
             )
         )
-        await self._postpone([Due(entry.key, entry.failure, 0.0, entry.queue)], wait, reason)
+        await self._postpone([Due(entry.key, entry.failure, 0.0, entry.queue, entry.size)], wait, reason)
 
     def _works_again(self, where: str) -> None:
         if where in self._alarmed:
@@ -439,8 +470,13 @@ class Dispatch:
 
     # ── The store, and what is told ───────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def _holds(self) -> bool:
+        """Whether the lease is held without a break since this began: what follows a break is another's work."""
+        return self._keeper.holds and self._keeper.gains == self._gain
+
     def _proof(self) -> Grant:
-        grant = self._keeper.grant
+        grant = self._keeper.grant if self._holds else None
         if grant is None:
             raise LeaseLost("the lease is not held any more")
         return grant
@@ -474,3 +510,17 @@ class Dispatch:
             )
         else:
             self._parts.alarms.resolved(RETRIES_LATE, self._namespace)
+
+
+def _by_size(rows: Sequence[Due]) -> Iterator[list[Due]]:
+    """These rows in their order, in batches whose bodies fit into memory together."""
+    batch: list[Due] = []
+    size = 0
+    for due in rows:
+        if batch and size + due.size > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(due)
+        size += due.size
+    if batch:
+        yield batch

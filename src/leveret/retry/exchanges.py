@@ -48,8 +48,7 @@ class ReplayRouter:
     """Routes a failed message as it was routed before: by its `_replay_routing_key`, else its `data_type`.
 
     Example:
-        >>> await ReplayRouter()({"data_type": "page", "_replay_routing_key": "fast.page"})
-        ('fast.page',)
+        await ReplayRouter()({"data_type": "page", "_replay_routing_key": "fast.page"})  # ('fast.page',)
     """
 
     async def __call__(self, message: Mapping[str, Any], /) -> tuple[str]:

@@ -177,10 +177,10 @@ class Intake:
                 await self._parts.reach(handover.STORED, entry.message_id)
             delivery.ack()
             if place.written:
-                self._scheduled(Due(entry.key, entry.failure, place.due_in, entry.queue))
+                self._scheduled(Due(entry.key, entry.failure, place.due_in, entry.queue, entry.size))
 
     def _bury(self, delivery: Delivery, reason: str) -> None:
-        """A dead letter of what cannot wait; then ack. Apart from the rest, which goes on where this has to wait (R8)."""
+        """A dead letter of what cannot wait; then ack. Apart from the rest, which goes on meanwhile (R8)."""
         message = Received(
             queue=self._parts.names.retry_queue,
             exchange=delivery.exchange,
@@ -198,7 +198,9 @@ class Intake:
         del self._burying[task]
         self.in_hand -= 1
         if not task.cancelled() and (fault := task.exception()) is not None:
-            log.error("an envelope could not be buried; it stays unacked", exc_info=fault, extra={"action": "held"})
+            log.error(
+                "an envelope could not be buried; it stays unacked", exc_info=fault, extra={"action": "held"}
+            )
 
 
 async def bury(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Protocol
 
 from leveret.core import handover
@@ -25,11 +24,11 @@ class Republisher(Protocol):
         entries: Sequence[RetryEntry],
         *,
         holds: Callable[[], bool],
-        confirmed: Callable[[RetryEntry], object],
+        unseen: Callable[[RetryEntry, asyncio.Future[None]], object],
     ) -> list[PublishError | None]:
         """Publish them; for each: None once confirmed and not returned, else what was answered.
 
-        Where this ends before all have an answer, *confirmed* is told of each that is confirmed all the same.
+        Where this is ended before all have an answer, *unseen* is told of each that went out, with its answer to come.
 
         Raises:
             LeaseLost: *holds* said no before one of them went out.
@@ -47,13 +46,14 @@ class TransportRepublisher:
         entries: Sequence[RetryEntry],
         *,
         holds: Callable[[], bool],
-        confirmed: Callable[[RetryEntry], object],
+        unseen: Callable[[RetryEntry, asyncio.Future[None]], object],
     ) -> list[PublishError | None]:
         """Send all, then wait for all answers. A refused one takes no other along.
 
         What came in the JSON form and has no queue is sent once more, through its exchange.
         """
-        told = await self._send_all(entries, holds=holds, confirmed=confirmed)
+        first: list[asyncio.Future[None]] = []
+        told = await self._send_all(entries, first, holds=holds, unseen=unseen)
         again = [
             position
             for position, (entry, error) in enumerate(zip(entries, told, strict=True))
@@ -62,11 +62,11 @@ class TransportRepublisher:
         if again:
             through = [replace(entries[position], through_exchange=True) for position in again]
             try:
-                answers = await self._send_all(through, holds=holds, confirmed=confirmed)
+                answers = await self._send_all(through, [], holds=holds, unseen=unseen)
             except BaseException:
-                for entry, error in zip(entries, told, strict=True):
+                for entry, answer, error in zip(entries, first, told, strict=True):
                     if error is None:
-                        confirmed(entry)
+                        unseen(entry, answer)
                 raise
             for position, error in zip(again, answers, strict=True):
                 told[position] = error
@@ -75,17 +75,16 @@ class TransportRepublisher:
     async def _send_all(
         self,
         entries: Sequence[RetryEntry],
+        answers: list[asyncio.Future[None]],
         *,
         holds: Callable[[], bool],
-        confirmed: Callable[[RetryEntry], object],
+        unseen: Callable[[RetryEntry, asyncio.Future[None]], object],
     ) -> list[PublishError | None]:
-        answers: list[asyncio.Future[None]] = []
         try:
             return await self._sent(entries, answers, holds)
         except BaseException:
-            # The lease went, or we are ended. What is confirmed must not go out again where we go on after all.
             for entry, answer in zip(entries, answers, strict=False):
-                answer.add_done_callback(partial(_tell_if_confirmed, entry, confirmed))
+                unseen(entry, answer)
             raise
 
     async def _sent(
@@ -111,8 +110,11 @@ class TransportRepublisher:
                 await self._parts.reach(handover.REPUBLISH_SENT, entry.message_id)
         told: list[PublishError | None] = []
         for entry, answer in zip(entries, answers, strict=True):
+            if not answer.done():
+                # Not awaited itself, which would cancel it where we are ended: its late answer still counts (P9).
+                await asyncio.wait((answer,))
             try:
-                await answer
+                answer.result()
             except PublishError as error:
                 told.append(error)
             else:
@@ -120,13 +122,6 @@ class TransportRepublisher:
                 if probing:
                     await self._parts.reach(handover.REPUBLISH_CONFIRMED, entry.message_id)
         return told
-
-
-def _tell_if_confirmed(
-    entry: RetryEntry, confirmed: Callable[[RetryEntry], object], answer: asyncio.Future[None]
-) -> None:
-    if not answer.cancelled() and answer.exception() is None:
-        confirmed(entry)
 
 
 def outgoing(entry: RetryEntry) -> Outgoing:

@@ -25,9 +25,9 @@ class Schedule:
     def __init__(self, *, horizon: float = HORIZON, capacity: int = CAPACITY) -> None:
         self.horizon = horizon
         self.capacity = capacity
-        self._heap: list[tuple[float, int, str, int]] = []
-        #: Key to (when, failure, order): the truth; heap items that differ from it are leftovers.
-        self._rows: dict[str, tuple[float, int, int, str]] = {}
+        self._heap: list[tuple[float, int, str]] = []
+        #: Key to (when, order, row): the truth; heap items of another order are leftovers.
+        self._rows: dict[str, tuple[float, int, Due]] = {}
         self._order = 0
         self.loaded_until = float("-inf")
         self._refill_at = float("-inf")
@@ -79,19 +79,19 @@ class Schedule:
         """Up to *limit* rows whose time has come, the longest due first."""
         due: list[Due] = []
         while self._heap and len(due) < limit and self._heap[0][0] <= now:
-            when, order, key, failure = heapq.heappop(self._heap)
+            when, order, key = heapq.heappop(self._heap)
             row = self._rows.get(key)
-            if row is not None and row[2] == order:
+            if row is not None and row[1] == order:
                 del self._rows[key]
-                due.append(Due(key, failure, when - now, row[3]))
+                due.append(row[2]._replace(due_in=when - now))
         return due
 
     def next_in(self, now: float) -> float | None:
         """Seconds until the next row is due, 0 or less where one is, None where none is in here."""
         while self._heap:
-            when, order, key, _ = self._heap[0]
+            when, order, key = self._heap[0]
             row = self._rows.get(key)
-            if row is not None and row[2] == order:
+            if row is not None and row[1] == order:
                 return when - now
             heapq.heappop(self._heap)
         return None
@@ -106,8 +106,8 @@ class Schedule:
 
     def _add(self, due: Due, when: float) -> None:
         self._order += 1
-        self._rows[due.key] = (when, due.failure, self._order, due.queue)
-        heapq.heappush(self._heap, (when, self._order, due.key, due.failure))
+        self._rows[due.key] = (when, self._order, due)
+        heapq.heappush(self._heap, (when, self._order, due.key))
 
     def _shed(self) -> None:
         """Leave the latest rows to the store again, and drop the heap's leftovers."""
@@ -115,5 +115,5 @@ class Schedule:
         self.loaded_until = min(self.loaded_until, kept[-1][1][0])
         self._refill_at = min(self._refill_at, self.loaded_until)
         self._rows = dict(kept)
-        self._heap = [(when, order, key, failure) for key, (when, failure, order, _) in kept]
+        self._heap = [(when, order, key) for key, (when, order, _) in kept]
         heapq.heapify(self._heap)

@@ -179,22 +179,22 @@ class RetryService(TermService):
         self._acts_every = acts_every
         self.dispatch: Dispatch | None = None
         self.intake: Intake | None = None
-        #: What was published in this term and could not be removed: another try must not publish it again.
-        self._confirmed: set[tuple[str, int]] = set()
-        self._confirmed_in = 0
+        #: What was published in this term and is not removed yet: where the work starts over, it must not go again.
+        self._published: dict[tuple[str, int], asyncio.Future[None] | None] = {}
+        self._published_in = 0
 
     async def work(self, grant: Grant) -> None:
         """Take envelopes in, let what is due out, obey acts."""
-        if grant.term != self._confirmed_in:
+        if grant.term != self._published_in:
             # Somebody else was at work in between, and has dealt with what was left.
-            self._confirmed, self._confirmed_in = set(), grant.term
+            self._published, self._published_in = {}, grant.term
         dispatch = Dispatch(
             self.parts,
             TransportRepublisher(self.parts),
             self.keeper,
             overdue_rate=self._overdue_rate,
             horizon=self._horizon,
-            confirmed=self._confirmed,
+            published=self._published,
         )
         intake = Intake(self.parts, self._publisher, scheduled=dispatch.add)
         self.dispatch, self.intake = dispatch, intake

@@ -67,11 +67,11 @@ class RetryWorker:
         ValueError: the store's id field is another one, or `lease_ttl_seconds` is not more than 0.
 
     Example:
-        >>> worker = RetryWorker("retry", retry_store=store, republish_publisher=publisher)
-        >>> await worker.start()
-        >>> await worker({"data_type": "soft-failure", "data": {"data_type": "page", "retry": {"after": 5}},
-        ...               "origin": {"type": "parser"}})
-        >>> await worker.shutdown()
+        worker = RetryWorker("retry", retry_store=store, republish_publisher=publisher)
+        await worker.start()
+        await worker({"data_type": "soft-failure", "data": {"data_type": "page", "retry": {"after": 5}},
+                      "origin": {"type": "parser"}})
+        await worker.shutdown()
     """
 
     REQUIRED_DOC_ID_FIELD: ClassVar[str] = "retry_key"

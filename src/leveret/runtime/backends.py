@@ -21,9 +21,9 @@ class RuntimeInfra:
     """A connection to the broker, and the world it lives in: made once, shared by whoever is given it.
 
     Example:
-        >>> infra = await create_runtime_infra(load_config(code={"broker": "memory://"}))
-        >>> runner = RetryWorkerRunner(config, "retry", exchange=exchange, infra=infra)
-        >>> await infra.close()
+        infra = await create_runtime_infra(load_config(code={"broker": "memory://"}))
+        runner = RetryWorkerRunner(config, "retry", exchange=exchange, infra=infra)
+        await infra.close()
     """
 
     world: World

@@ -27,8 +27,7 @@ def load_app(target: str, *, command: str = "leveret run") -> Leveret:
         Exception: whatever the module itself raises while it is imported, as it is.
 
     Example:
-        >>> load_app("shop:app")
-        <Leveret shop: 1 workers>
+        load_app("shop:app")  # <Leveret shop: 1 workers>
     """
     from leveret.app import Leveret
 

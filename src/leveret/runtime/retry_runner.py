@@ -58,8 +58,8 @@ class RetryWorkerRunner:
         infra: a connection that is shared; used, and not closed.
 
     Example:
-        >>> runner = RetryWorkerRunner(config, "retry", exchange=observer_exchange(RMQExchangeConfig("jobs")))
-        >>> await runner.run()
+        runner = RetryWorkerRunner(config, "retry", exchange=observer_exchange(RMQExchangeConfig("jobs")))
+        await runner.run()
     """
 
     def __init__(

@@ -120,11 +120,9 @@ class MemoryDocumentStore(Documents):
         clock: tells its leases the time; None: the clock that runs from boot.
 
     Example:
-        >>> store = MemoryDocumentStore(collection_name="retries", doc_id_field="retry_key")
-        >>> await store.insert({"retry_key": "a", "fire_at": 5.0})
-        'a'
-        >>> [doc["fire_at"] async for doc in store.query({})]
-        [5.0]
+        store = MemoryDocumentStore(collection_name="retries", doc_id_field="retry_key")
+        await store.insert({"retry_key": "a", "fire_at": 5.0})  # 'a'
+        [doc["fire_at"] async for doc in store.query({})]  # [5.0]
     """
 
     def __init__(

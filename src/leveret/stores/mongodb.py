@@ -38,9 +38,8 @@ class MongoRetryLease:
         collection_name: of the retries.
 
     Example:
-        >>> lease = MongoRetryLease(client, database_name="shop", collection_name="retries")
-        >>> await lease.acquire_or_renew("host/4711", now=0.0, expires_at=30.0)
-        True
+        lease = MongoRetryLease(client, database_name="shop", collection_name="retries")
+        await lease.acquire_or_renew("host/4711", now=0.0, expires_at=30.0)  # True
     """
 
     def __init__(

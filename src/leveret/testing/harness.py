@@ -5,9 +5,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -16,35 +13,25 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from leveret.app import Leveret, Stand
-from leveret.core import handover
 from leveret.core.dead_letter import DeadLetter
 from leveret.core.errors import LeveretError
 from leveret.core.retry_entry import RetryEntry
 from leveret.core.run import Run
 from leveret.core.topology import Names
-from leveret.pipeline.delivery import Road
 from leveret.runtime.runner import Knobs, Runner
 from leveret.runtime.world import DaemonThreads
 from leveret.stores.memory import MemoryData, MemoryStore
 from leveret.testing.fake_clock import FakeClock, idle
 from leveret.testing.ledger import Ledger, Published
+from leveret.testing.settling import Settling
 from leveret.testing.worlds import fake_world
 from leveret.transports.memory import MemoryTransport
 from leveret.transports.memory_broker import MemoryBroker
 
-#: Real seconds that handlers get which wait for something real: a socket, a thread, a sleep of asyncio's.
-PATIENCE: Final = 30.0
-#: Real seconds that a handler gets before time moves past its timeout.
-OVERTAKEN_AFTER: Final = 1.0
-#: Real seconds between looks at handlers that wait for something real; most ends are told at once.
-LOOK_AGAIN: Final = 0.01
 #: Jumps after which `run_until_idle` takes it that there is no end.
 MOST_JUMPS: Final = 10_000
 #: Seconds between what leveret does by the clock alone (renewals, looks, refills): a month must pass quickly.
 HOUSEKEEPING: Final = 3600.0
-
-#: The task in which the current handler runs, so that what sleeps on the clock for it can be told.
-_RUN: contextvars.ContextVar[asyncio.Task[Any] | None] = contextvars.ContextVar("leveret_run", default=None)
 
 
 class TestLeveret:
@@ -116,12 +103,8 @@ class TestLeveret:
         self._ledger: Ledger | None = None
         self._stack: AsyncExitStack | None = None
         self._runs: list[Run] = []
-        self._unforeseen: deque[BaseException] = deque()
-        #: Set when a handler has ended.
-        self._stirred = asyncio.Event()
-        #: Where time is on its way to, by the monotonic clock; None while it stands.
-        self._moving_to: float | None = None
-        self._overtaken: set[tuple[asyncio.Task[Any], float | None]] = set()
+        self._unforeseen: list[BaseException] = []
+        self._settling = Settling(self.clock, self.broker, self._runner)
 
     # ── Coming and going ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -195,7 +178,7 @@ class TestLeveret:
 
     async def _leave(self) -> None:
         """Stop gracefully where nothing is in hand; what is waits for time to pass, or hangs, and is dropped."""
-        if self._quiet():
+        if self._settling.quiet():
             await self._end()
         else:
             await self._die()
@@ -204,8 +187,9 @@ class TestLeveret:
         """End everything at once: first the connection, so that nothing is acked on the way."""
         if self._transport is not None:
             self._transport.abort()
-        if self._runner is not None:
-            await self._runner.drop()
+        runner = self._runner()
+        if runner is not None:
+            await runner.drop()
         await self._end()
 
     async def _end(self) -> None:
@@ -234,10 +218,10 @@ class TestLeveret:
         publishing = asyncio.ensure_future(self.app.publish(type, payload, **options))
         try:
             while not publishing.done():
-                calm = await idle()
+                await idle()
                 wait = self.clock.next_timer
-                if calm and not publishing.done() and wait is not None:
-                    await self._move(wait)
+                if not publishing.done() and wait is not None:
+                    await self._settling.move(wait)
         finally:
             publishing.cancel()
         id = publishing.result()
@@ -262,8 +246,8 @@ class TestLeveret:
             TimeoutError: a handler still runs after 30 s of real time, and no timeout of its own ends it.
 
         Example:
-            >>> await t.advance(minutes=1, seconds=30)
-            >>> await t.advance(timedelta(days=1))
+            await t.advance(minutes=1, seconds=30)
+            await t.advance(timedelta(days=1))
         """
         if span is not None and not isinstance(span, timedelta):
             raise TypeError(
@@ -276,7 +260,7 @@ class TestLeveret:
             raise ValueError(
                 f"advance by {total!r} s: expected 0 or more seconds; time does not go back here"
             )
-        await self._move(total)
+        await self._settling.move(total)
 
     async def run_until_idle(self) -> None:
         """Jump from due time to due time until nothing waits; what is held by hand stays.
@@ -291,7 +275,7 @@ class TestLeveret:
             wait = self._next()
             if wait is None:
                 return
-            await self._move(wait)
+            await self._settling.move(wait)
         waiting = [entry for entry in self.waiting() if entry.state != "held"]
         named = "; ".join(
             f"{entry.type} for {entry.worker or 'its first publish'} (…{(entry.message_id or '')[-6:]}), "
@@ -380,88 +364,19 @@ class TestLeveret:
             self._unforeseen.append(run.error)
 
     async def _reached(self, point: str, message_id: str | None) -> None:
-        if point == handover.DELIVERED:
-            _RUN.set(asyncio.current_task())
-        elif point == handover.HANDLER_DONE:
-            self._stirred.set()
+        self._settling.reached(point)
         if self.handover is not None:
             await self.handover(point, message_id)
 
-    # ── Settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
     def _runner(self) -> Runner | None:
         return self.app._open.runner if self.app._open is not None else None
 
-    async def _move(self, seconds: float) -> None:
-        self._moving_to = self.clock.monotonic() + seconds
-        try:
-            await self.clock.advance(seconds)
-        finally:
-            self._moving_to = None
-
     async def _settle(self) -> None:
-        """Return when nothing goes on but what waits for time to pass."""
-        began = time.monotonic()
-        while True:
-            calm = await idle()
-            running = self._running()
-            if not running and (calm or self._quiet()):
-                break
-            waited = time.monotonic() - began
-            if running and self._overtakes(running, waited):
-                break
-            if waited > PATIENCE:
-                raise TimeoutError(_still_running(running))
-            self._stirred.clear()
-            try:
-                async with asyncio.timeout(LOOK_AGAIN):
-                    await self._stirred.wait()
-            except TimeoutError:
-                # Not every end is told: a handler may also begin to sleep on the clock.
-                continue
+        await self._settling.settled()
         if self._unforeseen:
-            error = self._unforeseen.popleft()
+            error = self._unforeseen[0]
             self._unforeseen.clear()
             raise error
-
-    def _running(self) -> dict[tuple[asyncio.Task[Any], float | None], Road]:
-        """Handlers that run and do not sleep on the clock, with the time at which their timeout strikes."""
-        runner = self._runner
-        if runner is None:
-            return {}
-        inside = {
-            (task, deadline): consumer.road
-            for consumer in runner.consumers
-            for task, deadline in consumer.road.inside.items()
-        }
-        if not inside:
-            return {}
-        asleep = {context.get(_RUN) for context in self.clock.asleep()}
-        return {run: road for run, road in inside.items() if run[0] not in asleep}
-
-    def _overtakes(self, running: dict[tuple[asyncio.Task[Any], float | None], Road], waited: float) -> bool:
-        """Whether time, which is under way, may pass these: it will reach their timeouts, and they had their second."""
-        target = self._moving_to
-        if target is None or any(deadline is None or deadline > target for _, deadline in running):
-            return False
-        if waited < OVERTAKEN_AFTER and not running.keys() <= self._overtaken:
-            return False
-        self._overtaken.update(running)
-        return True
-
-    def _quiet(self) -> bool:
-        """Whether nothing is in anybody's hand and nothing lies in a queue that is worked on."""
-        runner = self._runner
-        if runner is None or runner.in_hand:
-            return False
-        if any(
-            service is not None and not service.quiet for service in (runner.retry_service, runner.keeper)
-        ):
-            return False
-        return not any(
-            queue.unsettled or (queue.ready and queue.consumers) for queue in self.broker.snapshot().values()
-        )
 
     def _next(self) -> float | None:
         """Seconds until something should happen; None where nothing waits."""
@@ -473,17 +388,6 @@ class TestLeveret:
         ]
         if due and due[0] > 0:
             return due[0]
-        if due or not self._quiet():
+        if due or not self._settling.quiet():
             return self.clock.next_timer
         return None
-
-
-def _still_running(running: dict[tuple[asyncio.Task[Any], float | None], Road]) -> str:
-    if not running:
-        return f"the event loop has not come to rest in {PATIENCE:g} s of real time: some task never waits for anything"
-    roads = dict.fromkeys(f"{road.spec.name} ({road.spec.location})" for road in running.values())
-    return (
-        f"{', '.join(roads)} still runs after {PATIENCE:g} s of real time. The fake clock stands meanwhile, so no "
-        "timeout strikes. A handler that should take long sleeps on the test's clock: await t.clock.sleep(60). To look "
-        "at a handler while it runs, publish with app.publish(...), which does not wait for handlers."
-    )

@@ -6,14 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from leveret.core.errors import QueueMismatch
+from leveret.core.queue_harm import harm
 from leveret.core.topology import Queue
 
 #: What a queue is declared with beside its arguments, under the names that a broker's refusal gives them.
 FLAGS: Final[Mapping[str, bool]] = {"durable": True, "auto_delete": False, "exclusive": False}
-
-_LENGTH_LIMITS: Final = ("x-max-length", "x-max-length-bytes")
-#: What a full queue may do without losing anything: say no.
-_REFUSING: Final = ("reject-publish", "reject-publish-dlx")
 
 
 def declared_arguments(queue: Queue) -> dict[str, Any]:
@@ -63,26 +60,9 @@ def differences(queue: Queue, theirs: Mapping[str, Any]) -> list[str]:
 
 
 def _harm(queue: Queue, argument: str, there: Any, theirs: Mapping[str, Any]) -> str | None:
-    """What that argument of the existing queue does to messages, None where it takes none away."""
-    if argument == "durable" and not there:
-        return "it is gone after a restart of the broker, with all that lies in it"
-    if argument == "auto_delete" and there:
-        return "it is deleted, with all that lies in it, when its last consumer leaves"
-    if argument == "exclusive" and there:
-        return "it is deleted, with all that lies in it, when one certain connection ends"
-    if argument == "x-expires" and there is not None:
-        return f"it is deleted when nobody used it for {there} ms"
-    if argument == "x-message-ttl" and there is not None:
-        return f"messages that wait for {there} ms are taken away"
-    limited = any(theirs.get(limit) is not None for limit in _LENGTH_LIMITS)
-    if argument in {*_LENGTH_LIMITS, "x-overflow"} and limited and theirs.get("x-overflow") not in _REFUSING:
-        return "when it is full, its oldest messages are dropped (x-overflow is not reject-publish)"
-    finite = isinstance(there, int) and there >= 0
-    if argument == "x-delivery-limit" and finite and theirs.get("x-dead-letter-exchange") is None:
-        return f"a message that came back {there} times is deleted (there is no x-dead-letter-exchange)"
     if argument == "x-queue-type" and queue.pinned:
         return "its consumer must be the only one, and on such a queue the broker shares it without a word"
-    return None
+    return harm(argument, there, theirs)
 
 
 def _shown(argument: str, value: Any) -> str:

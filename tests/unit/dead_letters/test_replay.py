@@ -3,12 +3,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.unit.running_app import RunningApp
 
 from leveret import HardFailure, Leveret
 from leveret.core.dead_letter import DeadLetter
 from leveret.core.properties import Properties
 from leveret.stores.memory import MemoryStore
-from tests.unit.running_app import RunningApp
 
 
 @pytest.fixture
@@ -42,7 +42,8 @@ def app(runs, takes):
 def letter(name: str, *, queue: str = "shop.ship", **more) -> DeadLetter:
     defaults = {
         "namespace": "shop", "id": name, "message_id": name, "queue": queue, "worker": queue.split(".")[1],
-        "reason": "hopeless", "body": name.encode(), "properties": Properties.build(message_id=name).raw, "died_at": 1.0,
+        "reason": "hopeless", "body": name.encode(), "died_at": 1.0,
+        "properties": Properties.build(message_id=name).raw,
     }  # fmt: skip
     return DeadLetter(**(defaults | more))
 
@@ -125,7 +126,10 @@ async def test_no_letter_stays_claimed_where_one_of_its_window_cannot_be_written
     await lie_there(t, letter("a"), letter("b"))
     async with t:
         report = await replayed(t, reason="hopeless")
-        assert {letter.id: letter.state for letter in t.data.letters.values()} == {"a": "dead", "b": "replayed"}
+        assert {letter.id: letter.state for letter in t.data.letters.values()} == {
+            "a": "dead",
+            "b": "replayed",
+        }
         assert report.done == 1
         assert any("this one cannot be written" in note for note in report.notes)
         assert runs == [b"b"]
@@ -139,7 +143,10 @@ async def test_no_letter_stays_claimed_where_a_replay_is_resumed_only_to_stop(ap
         await t.clock.advance(1)
 
         async def take_over(name, *arguments) -> None:
-            if name == "replayed" and sum(letter.state == "replayed" for letter in t.data.letters.values()) == 2:
+            if (
+                name == "replayed"
+                and sum(letter.state == "replayed" for letter in t.data.letters.values()) == 2
+            ):
                 row = t.data.leases["shop/keeper"]
                 row.holder, row.term, row.expires = "other", row.term + 1, t.clock.monotonic() + 2
                 t.store.before = None

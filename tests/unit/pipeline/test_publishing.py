@@ -77,7 +77,9 @@ async def test_the_alarm_of_a_step_in_hand_ends_where_the_connection_went_and_th
 
     async with RunningApp(app) as t:
         # The envelope, not the message.
-        t.broker.on_publish.append(lambda message, _: message.routing_key == "shop.charge" and t.broker.refuse_next())
+        t.broker.on_publish.append(
+            lambda message, _: message.routing_key == "shop.charge" and t.broker.refuse_next()
+        )
         await t.send("shop.charge", b"{}", message_id="a")
         assert t.alarms.holding == {(DLQ_PUBLISH_FAILED, "shop.retry")}
         # Away for longer than the step's first wait, so that it finds its delivery stale.

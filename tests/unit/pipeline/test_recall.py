@@ -4,12 +4,16 @@ import asyncio
 import os
 import subprocess
 import sys
+import weakref
 
 import pytest
 from tests.unit.running_app import RunningApp
 
 from leveret import Leveret, Message
-from leveret.testing.fake_clock import idle
+from leveret.core.outcome import ONLY_ACK
+from leveret.core.properties import Properties
+from leveret.pipeline.recall import _FORGOTTEN, Recall
+from leveret.testing.fake_clock import FakeClock, idle
 
 
 @pytest.fixture
@@ -192,3 +196,25 @@ def test_starts_of_a_message_without_an_id_are_counted_under_one_name_in_every_p
     }  # fmt: skip
     assert len(told) == 1
     assert "shop.tick" in told.pop()
+
+
+class PlainDelivery:
+    """As much of a delivery as a recall looks at; it can be told whether anybody still has it."""
+
+    def __init__(self) -> None:
+        self.queue, self.tag, self.body, self.properties = "shop.tick", "tag-1", b"{}", Properties.build()
+        self.exchange, self.routing_key, self.redelivered, self.stale = "", "shop.tick", False, False
+
+
+def test_an_acked_message_is_remembered_without_its_body():
+    recall = Recall(FakeClock())
+    delivery = PlainDelivery()
+    hand = recall.begin(delivery, _FORGOTTEN)
+    hand.decision = ONLY_ACK
+    recall.end(hand, acked=True)
+    kept = weakref.ref(delivery)
+    del delivery, hand
+    assert kept() is None
+    again = recall.ended(PlainDelivery())
+    assert again is not None
+    assert again.confirmed

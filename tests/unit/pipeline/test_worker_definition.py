@@ -475,3 +475,27 @@ async def test_a_plain_wrapper_of_an_async_function_is_awaited(app):
 def test_a_lambda_has_no_name_that_a_queue_could_bear(app):
     assert "worker name '<lambda>'" in faults(app, lambda order: None)
     app.worker(name="charge")(lambda order: None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ({"x-message-ttl": 60_000}, "messages that wait for 60000 ms are taken away"),
+        ({"x-expires": 60_000}, "it is deleted when nobody used it for 60000 ms"),
+        ({"x-max-length": 10}, "its oldest messages are dropped"),
+        ({"x-delivery-limit": 3}, "a message that came back 3 times is deleted"),
+    ],
+)
+def test_queue_arguments_that_take_messages_away_are_refused(arguments: dict, why: str) -> None:
+    app = Leveret("shop", broker="memory://")
+    with pytest.raises(WorkerDefinition, match=why):
+
+        @app.worker(queue_arguments=arguments)
+        async def charge(order: dict) -> None: ...
+
+
+def test_a_length_limit_that_refuses_is_accepted() -> None:
+    app = Leveret("shop", broker="memory://")
+
+    @app.worker(queue_arguments={"x-max-length": 10, "x-overflow": "reject-publish"})
+    async def charge(order: dict) -> None: ...

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
+from tests.unit.running_app import RunningApp
 
 from leveret import Leveret
+from leveret.core import envelope
 from leveret.core import headers as h
 from leveret.core.message import Outgoing, retry_key
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import RetryEntry
 from leveret.stores.memory import MemoryStore
-from tests.unit.running_app import RunningApp
 
 
 @pytest.fixture
@@ -233,3 +235,23 @@ async def test_a_queue_that_withholds_its_confirms_does_not_keep_other_retries_f
             t.runner.retry_service.dispatch.rescan()
             await t.clock.advance(20)
         assert len(runs) == 6
+
+
+async def test_envelopes_whose_time_passed_while_nobody_took_them_in_go_at_the_rate_of_what_is_overdue(
+    app, runs
+):
+    t = RunningApp(app, knobs=lambda knobs: replace(knobs, overdue_rate=10.0))
+    t.broker.declare_queue("shop.retry", {"x-queue-type": "classic"})
+    t.broker.declare_queue("here")
+    await t.outside.open()
+    for number in range(40):
+        body, properties = envelope.delayed(
+            b"%d" % number, Properties.build(message_id=str(number)), exchange="", routing_key="here",
+            retry_id=str(number), at=0.0, wait=None, due_at=t.clock.now() - 100 + number, where=envelope.Where(),
+        )  # fmt: skip
+        await t.outside.send(Outgoing("", "shop.retry", body, properties))
+    async with t:
+        await t.clock.advance(1.95)
+        assert 18 <= t.ready("here") <= 22
+        await t.clock.advance(3)
+        assert [int(message.body) for message in t.broker.messages("here")] == list(range(40))

@@ -3,11 +3,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.unit.running_app import RunningApp
 
 from leveret import Leveret
 from leveret.core import headers as h
 from leveret.testing.fake_clock import idle
-from tests.unit.running_app import RunningApp
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from tests.unit.running_app import RunningApp
 
 from leveret import Leveret
 from leveret.core.errors import StoreUnavailable
 from leveret.testing.fake_clock import idle
-from tests.unit.running_app import RunningApp
 
 
 @pytest.fixture

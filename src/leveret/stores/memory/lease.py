@@ -21,11 +21,9 @@ class MemoryRetryLease:
         data: what it lies in; leases that compete share it.
 
     Example:
-        >>> lease = MemoryRetryLease()
-        >>> await lease.acquire_or_renew("one", now=0.0, expires_at=30.0)
-        True
-        >>> await lease.acquire_or_renew("two", now=0.0, expires_at=30.0)
-        False
+        lease = MemoryRetryLease()
+        await lease.acquire_or_renew("one", now=0.0, expires_at=30.0)  # True
+        await lease.acquire_or_renew("two", now=0.0, expires_at=30.0)  # False
     """
 
     def __init__(

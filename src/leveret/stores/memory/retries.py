@@ -68,7 +68,7 @@ class MemoryRetries:
             if len(found) >= limit or try_at > now + within or try_at == NEVER:
                 break
             entry = data.retries[namespace, key][0]
-            found.append((Due(key, entry.failure, try_at - now, entry.queue), (try_at, key)))
+            found.append((Due(key, entry.failure, try_at - now, entry.queue, entry.size), (try_at, key)))
         return found
 
     async def next_due(self, namespace: str) -> float | None:

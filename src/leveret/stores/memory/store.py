@@ -27,12 +27,11 @@ class MemoryStore(MemoryRetries, MemoryLetters, MemoryActs):
         data: what it holds. Give the same `MemoryData` to another store to simulate a restart, or a second process.
 
     Example:
-        >>> data = MemoryData()
-        >>> store = MemoryStore(clock=clock, data=data)
-        >>> await store.open()
-        >>> await store.put([entry])
-        [Placed(written=True, due_in=30.0)]
-        >>> restarted = MemoryStore(clock=clock, data=data)
+        data = MemoryData()
+        store = MemoryStore(clock=clock, data=data)
+        await store.open()
+        await store.put([entry])  # [Placed(written=True, due_in=30.0)]
+        restarted = MemoryStore(clock=clock, data=data)
     """
 
     def __init__(self, *, clock: Clock, data: MemoryData | None = None) -> None:

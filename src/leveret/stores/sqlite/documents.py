@@ -34,10 +34,9 @@ class SqliteDocumentStore(Documents):
         clock: tells its leases the time; None: the clock that runs from boot.
 
     Example:
-        >>> store = SqliteDocumentStore("leveret.db", collection_name="retries", doc_id_field="retry_key")
-        >>> await store.insert({"retry_key": "a", "fire_at": 5.0})
-        'a'
-        >>> await store.close()
+        store = SqliteDocumentStore("leveret.db", collection_name="retries", doc_id_field="retry_key")
+        await store.insert({"retry_key": "a", "fire_at": 5.0})  # 'a'
+        await store.close()
     """
 
     def __init__(

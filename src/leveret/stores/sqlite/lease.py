@@ -58,9 +58,8 @@ class SqliteRetryLease:
         clock: what tells the time, with a path; None: the clock that runs from boot. A store has its own.
 
     Example:
-        >>> lease = SqliteRetryLease(store, name="shop/retry")
-        >>> await lease.acquire_or_renew("host/4711", now=0.0, expires_at=30.0)
-        True
+        lease = SqliteRetryLease(store, name="shop/retry")
+        await lease.acquire_or_renew("host/4711", now=0.0, expires_at=30.0)  # True
     """
 
     def __init__(

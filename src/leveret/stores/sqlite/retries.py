@@ -56,7 +56,7 @@ _PUT = f"""
 """  # noqa: S608 - column names of ours
 
 _UPCOMING = """
-    SELECT key, failure, try_at, queue FROM retry
+    SELECT key, failure, try_at, queue, size FROM retry
     WHERE namespace = ? AND (try_at, key) > (?, ?) AND try_at <= ? AND try_at < 9e999
     ORDER BY try_at, key LIMIT ?
 """
@@ -110,8 +110,8 @@ class SqliteRetries:
                 start = (now - since, "")
             found = connection.execute(_UPCOMING, (exact(namespace), *start, now + within, limit))
             return [
-                (Due(text_of(key), failure, try_at - now, text_of(queue)), (try_at, text_of(key)))
-                for key, failure, try_at, queue in found
+                (Due(text_of(key), failure, try_at - now, text_of(queue), size), (try_at, text_of(key)))
+                for key, failure, try_at, queue, size in found
             ]
 
         return await self.file.read(ask)

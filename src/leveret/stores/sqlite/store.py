@@ -39,11 +39,10 @@ class SqliteStore(SqliteRetries, SqliteLetters, SqliteActs):
         ConfigError: the path is empty or `:memory:`.
 
     Example:
-        >>> store = SqliteStore("leveret.db", clock=clock)
-        >>> await store.open()
-        >>> await store.put([entry])
-        [Placed(written=True, due_in=30.0)]
-        >>> await store.close()
+        store = SqliteStore("leveret.db", clock=clock)
+        await store.open()
+        await store.put([entry])  # [Placed(written=True, due_in=30.0)]
+        await store.close()
     """
 
     def __init__(

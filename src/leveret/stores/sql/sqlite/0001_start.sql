@@ -34,7 +34,7 @@ CREATE TABLE retry (
     PRIMARY KEY (namespace, key)
 );
 -- What is due, and listings in that order. It holds all that scheduling needs, so a round reads no row.
-CREATE INDEX retry_due ON retry (namespace, try_at, key, failure, queue);
+CREATE INDEX retry_due ON retry (namespace, try_at, key, failure, queue, size);
 CREATE INDEX retry_blocked ON retry (namespace, queue) WHERE state = 'blocked';
 -- People name a message by an ending of its id.
 CREATE INDEX retry_id_ending ON retry (substr(retry_id, -6));

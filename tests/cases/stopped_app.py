@@ -37,7 +37,7 @@ async def main(kind: str, seconds: float, grace: float) -> None:
 
     if kind == "plain":
 
-        @app.worker("order.placed", prefetch=50)
+        @app.worker("order.placed", prefetch=50, concurrency=20)
         def charge(order: dict) -> None:
             print("started", order["id"], flush=True)
             time.sleep(seconds)
@@ -45,7 +45,7 @@ async def main(kind: str, seconds: float, grace: float) -> None:
 
     else:
 
-        @app.worker("order.placed", prefetch=50)
+        @app.worker("order.placed", prefetch=50, concurrency=20)
         async def charge(order: dict) -> None:
             print("started", order["id"], flush=True)
             await asyncio.sleep(seconds)

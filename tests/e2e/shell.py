@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import contextlib
 import os
 import re
 import signal
@@ -63,6 +64,14 @@ class Process:
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         return code
+
+    def insist(self, number: signal.Signals) -> int:
+        """Send it until the process ends: a second one that comes at once counts as the first."""
+        while self.process.poll() is None:
+            self.signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.2)
+        return self.ended()
 
     def stop(self) -> int:
         self.signal(signal.SIGTERM)

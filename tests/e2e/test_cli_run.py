@@ -101,8 +101,7 @@ def test_a_second_signal_stops_at_once(shell, number, code):
     running.wait_for("began sleep")
     running.signal(number)
     running.wait_for("stopping: ")
-    running.signal(number)
-    assert running.ended() == code
+    assert running.insist(number) == code
     assert "second signal" in running.told
 
 

@@ -47,7 +47,7 @@ def _failing(name: str) -> Any:
 
 for _name in (
     "put", "upcoming", "take", "remove", "postpone", "unblock", "bury", "keep", "claim", "replayed", "asked", "report",
-    "count_start", "count_entries", "hold",
+    "count_start", "forget_starts", "count_entries", "hold",
 ):  # fmt: skip
     setattr(FailingStore, _name, _failing(_name))
 

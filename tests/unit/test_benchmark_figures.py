@@ -9,7 +9,7 @@ OURS = Figure(name="pipeline", value=16200.4, unit="/s", peer="bare queue", peer
 
 
 def test_a_figure_stands_on_one_line_with_its_peer_and_the_ratio():
-    assert OURS.line.split() == "pipeline 16200/s bare queue 48000/s 0.34 ×".split()
+    assert OURS.line.split() == ["pipeline", "16200/s", "bare", "queue", "48000/s", "0.34", "×"]
 
 
 def test_a_figure_without_a_peer_has_no_ratio():

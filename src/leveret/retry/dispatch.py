@@ -78,7 +78,6 @@ class Dispatch:
         self._namespace = parts.names.namespace
         self._republisher = republisher
         self._keeper = keeper
-        self._gain = keeper.gains
         self._rate = overdue_rate
         #: Keys being republished right now.
         self.under_way: set[str] = set()
@@ -292,7 +291,7 @@ class Dispatch:
                 await self._parts.reach(handover.TAKEN_WHEN_DUE, entry.message_id)
         if self._published:
             entries = await self._without_published(entries)
-        answers = await self._republisher.republish(entries, holds=lambda: self._holds, unseen=self._unseen)
+        answers = await self._republisher.republish(entries, holds=lambda: self._keeper.holds, unseen=self._unseen)
         done: list[RetryEntry] = []
         failed: list[tuple[RetryEntry, PublishError]] = []
         for entry, answer in zip(entries, answers, strict=True):
@@ -470,13 +469,8 @@ class Dispatch:
 
     # ── The store, and what is told ───────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def _holds(self) -> bool:
-        """Whether the lease is held without a break since this began: what follows a break is another's work."""
-        return self._keeper.holds and self._keeper.gains == self._gain
-
     def _proof(self) -> Grant:
-        grant = self._keeper.grant if self._holds else None
+        grant = self._keeper.grant
         if grant is None:
             raise LeaseLost("the lease is not held any more")
         return grant

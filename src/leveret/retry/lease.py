@@ -53,8 +53,6 @@ class LeaseKeeper:
         self._task: asyncio.Task[None] | None = None
         self._expiry: Timer | None = None
         self._last_error = ""
-        #: How often the lease was gained. Work of an earlier time has ended, also where the lease came back at once.
-        self.gains = 0
 
     @property
     def holds(self) -> bool:
@@ -118,7 +116,6 @@ class LeaseKeeper:
         self._trusted_until = started + self._ttl
         self._watch_expiry()
         if taken:
-            self.gains += 1
             self._gained(grant)
 
     def _watch_expiry(self) -> None:

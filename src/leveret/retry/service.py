@@ -66,7 +66,7 @@ class TermService:
         return await self.keeper.standing()
 
     def _gained(self, grant: Grant) -> None:
-        log.info("%s holds the lease of the %s (term %d)", self.parts.holder, self._lease, grant.term)
+        log.info("%s holds the %s lease (term %d)", self.parts.holder, self._lease, grant.term)
         self._work = asyncio.create_task(
             self._term(grant, list(self._terms)), name=f"leveret {self._lease} term {grant.term}"
         )
@@ -74,7 +74,7 @@ class TermService:
         self._work.add_done_callback(self._ended)
 
     def _lost(self, why: str) -> None:
-        log.info("%s no longer works as %s: %s", self.parts.holder, self._lease, why)
+        log.info("%s gives up the %s lease: %s", self.parts.holder, self._lease, why)
         if self._work is not None:
             self._work.cancel()
 

@@ -27,6 +27,8 @@ from leveret.ports import Threads
 from leveret.retry.schedule import HORIZON
 from leveret.retry.service import ACTS_EVERY, RetryService
 
+#: Seconds in which a second signal is the first once more: `timeout` sends one to a process and to its group.
+ONE_SIGNAL = 0.1
 #: Seconds between looks whether everything is idle.
 IDLE_LOOK = 0.02
 
@@ -232,16 +234,18 @@ async def on_signals(stop: Callable[[], object], *, wanted: bool) -> AsyncIterat
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield
         return
-    seen = False
+    first: float | None = None
 
     def received(number: int) -> None:
-        nonlocal seen
-        if seen:
+        nonlocal first
+        if first is not None and loop.time() - first < ONE_SIGNAL:
+            return
+        if first is not None:
             log.warning("second signal: stopped at once; what was in hand is delivered again")
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(128 + number)
-        seen = True
+        first = loop.time()
         stop()
 
     numbers = (signal.SIGINT, signal.SIGTERM)

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.running_app import RunningApp
 
 from leveret import Leveret, Message
+from leveret.core.message import Outgoing
 from leveret.core.outcome import ONLY_ACK
 from leveret.core.properties import Properties
 from leveret.pipeline.recall import _FORGOTTEN, Recall
@@ -155,6 +156,32 @@ async def test_an_ordered_message_is_not_run_where_its_delivery_went_stale_while
         await idle()
         assert runs == []
         assert t.ready("shop.tick") == 1
+
+
+async def test_an_ordered_message_whose_ack_is_lost_while_its_start_is_forgotten_is_acked_again(app):
+    runs = []
+
+    @app.worker(prefetch=1)
+    async def tick(body: bytes) -> None:
+        runs.append(body)
+
+    async with RunningApp(app) as t:
+
+        async def slow(name, *_) -> None:
+            if name == "forget_starts":
+                await t.clock.sleep(5)
+
+        t.store.before = slow
+        cut_at_the_next_publish(t)
+        t.broker.lose_next_ack()
+        tagged = Outgoing("", "shop.tick", b"tick", Properties.build(message_id="a"))
+        await t.outside.send(tagged)
+        await t.clock.advance(1)
+        assert runs == [b"tick"]
+        t.broker.drop_connections()
+        await t.clock.advance(30)
+        assert runs == [b"tick"]
+        assert t.broker.snapshot()["shop.tick"][:2] == (0, 0)
 
 
 COUNTED = """

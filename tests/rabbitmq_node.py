@@ -1,0 +1,172 @@
+"""RabbitMQ nodes of a test session's own: on free ports, with data, cookie and epmd of their own, ended with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+#: Where Debian keeps the scripts that run as whoever calls them; those on the path change to the user rabbitmq.
+_SCRIPTS = Path("/usr/lib/rabbitmq/bin")
+#: A node is up in 6 s here; a busy machine takes longer.
+_PATIENCE = 90.0
+#: Two schedulers that sleep when idle: several nodes and the tests share the machine.
+_MODEST = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none"
+_CONFIG = """\
+loopback_users = none
+log.console = false
+disk_free_limit.absolute = 50MB
+"""
+
+
+class Node:
+    """A RabbitMQ node of our own. It may be killed, stopped, started again on the same data, and starved of memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = _free_port()
+        self._folder = folder
+        self._epmd: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        (folder / "rabbitmq.conf").write_text(_CONFIG)
+        (folder / "plugins").write_text("[].\n")
+        epmd_port = str(_free_port())
+        self._environment = {
+            "PATH": os.environ["PATH"],
+            "LANG": "C.UTF-8",
+            # Erlang keeps its cookie in the home folder, and writes one where there is none.
+            "HOME": str(folder),
+            "ERL_EPMD_PORT": epmd_port,
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"leveret-{self.port}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_DIST_PORT": str(_free_port()),
+            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_CONF_ENV_FILE": str(folder / "none"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _MODEST,
+            # The command line tool is an Erlang machine too, and starts once a call.
+            "RABBITMQ_CTL_ERL_ARGS": "+S 1:1 +sbwt none",
+        }
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"amqp://guest:guest@127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process of the node itself."""
+        return int((self._folder / "pid").read_text())
+
+    def start(self) -> None:
+        """Start it, on the data that is there, and wait until it speaks AMQP."""
+        if self._epmd is None:
+            port = self._environment["ERL_EPMD_PORT"]
+            self._epmd = subprocess.Popen(
+                ["epmd", "-port", port, "-address", "127.0.0.1"],
+                env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        with (self._folder / "out").open("ab") as out:
+            self._server = subprocess.Popen(
+                [_SCRIPTS / "rabbitmq-server"],
+                env=self._environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            )  # fmt: skip
+        self.until_it_answers()
+
+    def until_it_answers(self) -> None:
+        """Wait until it speaks AMQP."""
+        until = time.monotonic() + _PATIENCE
+        while not self._answers():
+            ended = self._server is not None and self._server.poll() is not None
+            if ended or time.monotonic() > until:
+                raise RuntimeError(
+                    f"the RabbitMQ node in {self._folder} does not answer: {(self._folder / 'out').read_text()[-2000:]}"
+                )
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=2) as probe:
+                probe.sendall(b"AMQP\x00\x00\x09\x01")
+                return probe.recv(1) == b"\x01"
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """Kill it, as `kill -9` does."""
+        os.kill(self.pid, signal.SIGKILL)
+        if self._server is not None:
+            self._server.wait(30)
+        self._server = None
+
+    def end(self) -> None:
+        """Kill all that was started for it."""
+        if self._server is not None and self._server.poll() is None:
+            try:
+                self.kill()
+            except (OSError, ValueError):
+                os.killpg(self._server.pid, signal.SIGKILL)
+                self._server.wait(30)
+        if self._epmd is not None:
+            self._epmd.kill()
+            self._epmd.wait(30)
+
+    def ctl(self, *arguments: str) -> str:
+        """What `rabbitmqctl` says."""
+        done = subprocess.run(
+            [_SCRIPTS / "rabbitmqctl", "--quiet", *arguments],
+            env=self._environment, capture_output=True, text=True, timeout=_PATIENCE, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"rabbitmqctl {' '.join(arguments)}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def evaluate(self, erlang: str) -> str:
+        """The value of an Erlang expression in the node."""
+        return self.ctl("eval", erlang).strip()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def installed() -> bool:
+    """Whether nodes can be started here."""
+    return (_SCRIPTS / "rabbitmq-server").exists() and shutil.which("epmd") is not None
+
+
+def need_rabbitmq() -> None:
+    """Skip the test where no RabbitMQ can be had; in CI that is a failure."""
+    if not installed():
+        if os.environ.get("CI"):
+            pytest.fail("needs RabbitMQ: make services")
+        pytest.skip("needs RabbitMQ: make services")
+
+
+@contextmanager
+def running_node() -> Iterator[Node]:
+    """A node that runs, and is gone afterwards with all its data."""
+    need_rabbitmq()
+    folder = Path(tempfile.mkdtemp(prefix="leveret-rabbitmq-"))
+    node = Node(folder)
+    try:
+        node.start()
+        yield node
+    finally:
+        node.end()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -171,6 +171,8 @@ class Leveret:
         )
         self._workers: dict[str, WorkerSpec] = {}
         self._open: _Open | None = None
+        #: Two opens at once are one; a lock belongs to the loop it is used in.
+        self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._stand: Stand | None = None
         self._watchers: list[Callable[[Run], object]] = []
 
@@ -259,8 +261,14 @@ class Leveret:
             ConfigError: no namespace or no broker is named.
             BrokerError, StoreError: one of them cannot be used; nothing stays open.
         """
-        if self._open is not None:
-            return
+        loop = asyncio.get_running_loop()
+        if self._opening is None or self._opening[0] is not loop:
+            self._opening = (loop, asyncio.Lock())
+        async with self._opening[1]:
+            if self._open is None:
+                await self._connect()
+
+    async def _connect(self) -> None:
         config = self._settled_config()
         for warning in config.warnings:
             log.warning("%s", warning)

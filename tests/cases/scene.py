@@ -94,6 +94,8 @@ async def from_outside(broker: MemoryBroker, *messages: Outgoing) -> None:
     await transport.close()
 
 
-def foreign(body: bytes, *, type: str = "order.placed", exchange: str = "shop.events", **properties: Any) -> Outgoing:
+def foreign(
+    body: bytes, *, type: str = "order.placed", exchange: str = "shop.events", **properties: Any
+) -> Outgoing:
     """A message as another program would write it, by default without an id."""
     return Outgoing(exchange, type, body, Properties.build(**properties))

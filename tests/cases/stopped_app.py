@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 
@@ -19,6 +20,11 @@ from leveret.stores.memory import MemoryData, MemoryStore
 from leveret.transports.memory import MemoryBroker, MemoryTransport
 
 NUMBER = 1_000
+
+
+def say(word: str, order: dict) -> None:
+    """A line in one piece: several threads say something at once."""
+    os.write(1, f"{word} {order['id']}\n".encode())
 
 
 async def main(kind: str, seconds: float, grace: float) -> None:
@@ -33,13 +39,13 @@ async def main(kind: str, seconds: float, grace: float) -> None:
 
     def finished(order: dict) -> None:
         done.append(order["id"])
-        print("done", order["id"], flush=True)
+        say("done", order)
 
     if kind == "plain":
 
         @app.worker("order.placed", prefetch=50, concurrency=20)
         def charge(order: dict) -> None:
-            print("started", order["id"], flush=True)
+            say("started", order)
             time.sleep(seconds)
             finished(order)
 
@@ -47,7 +53,7 @@ async def main(kind: str, seconds: float, grace: float) -> None:
 
         @app.worker("order.placed", prefetch=50, concurrency=20)
         async def charge(order: dict) -> None:
-            print("started", order["id"], flush=True)
+            say("started", order)
             await asyncio.sleep(seconds)
             finished(order)
 

@@ -39,7 +39,9 @@ async def test_a13_a_delay_ends_at_its_own_millisecond_and_not_before(delay, kin
     app = Leveret("shop")
     ran = []
 
-    @app.worker("order.placed", retry=RetryPolicy(first_delay=delay, max_delay=delay) if kind == "policy" else None)
+    @app.worker(
+        "order.placed", retry=RetryPolicy(first_delay=delay, max_delay=delay) if kind == "policy" else None
+    )
     async def charge(ctx: Context) -> None:
         ran.append(ctx.attempt)
         if kind != "publish" and ctx.attempt == 1:

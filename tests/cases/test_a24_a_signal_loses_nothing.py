@@ -78,7 +78,11 @@ def test_a24_what_outlives_the_grace_goes_back_to_its_queue():
 
 @pytest.mark.parametrize(
     ("first", "second", "code"),
-    [(signal.SIGTERM, signal.SIGTERM, 143), (signal.SIGINT, signal.SIGINT, 130), (signal.SIGTERM, signal.SIGINT, 130)],
+    [
+        (signal.SIGTERM, signal.SIGTERM, 143),
+        (signal.SIGINT, signal.SIGINT, 130),
+        (signal.SIGTERM, signal.SIGINT, 130),
+    ],
 )
 def test_a24_a_second_signal_ends_it_at_once(first, second, code):
     with an_app("async", seconds=600, grace=600) as child:

@@ -95,7 +95,9 @@ async def at_work(app: Leveret, back: Back) -> list[Message]:
     return others
 
 
-async def test_b18_failures_wait_for_a_lock_of_8_seconds_and_a_dashboard_goes_on_reading(app, path, back, caplog):
+async def test_b18_failures_wait_for_a_lock_of_8_seconds_and_a_dashboard_goes_on_reading(
+    app, path, back, caplog
+):
     caplog.set_level(logging.INFO)
     dashboard = SqliteStore(path, clock=SystemClock())
     async with app.running():
@@ -131,7 +133,9 @@ async def test_b18_failures_wait_for_a_lock_of_8_seconds_and_a_dashboard_goes_on
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-async def test_b18_while_the_file_is_gone_nothing_is_acked_and_with_it_back_all_goes_on(app, path, broker, back):
+async def test_b18_while_the_file_is_gone_nothing_is_acked_and_with_it_back_all_goes_on(
+    app, path, broker, back
+):
     waited = asyncio.Event()
     async with app.running():
         others = await at_work(app, back)

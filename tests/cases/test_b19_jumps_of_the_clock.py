@@ -48,7 +48,9 @@ def failing_once(scene: Scene):
 
 @stores
 @pytest.mark.parametrize("jump", [-HOUR, HOUR, -365 * 24 * HOUR, 365 * 24 * HOUR])
-async def test_b19_a_retry_within_the_minute_comes_after_its_10_seconds_wherever_the_wall_clock_goes(scene, jump):
+async def test_b19_a_retry_within_the_minute_comes_after_its_10_seconds_wherever_the_wall_clock_goes(
+    scene, jump
+):
     app, back = failing_once(scene)
     async with app.running():
         await app.publish("order.placed", {"wait": 10})

@@ -32,7 +32,11 @@ async def test_b22_with_three_retries_a_handler_that_always_fails_runs_four_time
         await t.run_until_idle()
         assert runs == [1, 2, 3, 4]
         [letter] = t.dead("charge")
-        assert (letter.ending, letter.attempts, letter.reason) == ("retries exhausted", 4, "retries exhausted: 503")
+        assert (letter.ending, letter.attempts, letter.reason) == (
+            "retries exhausted",
+            4,
+            "retries exhausted: 503",
+        )
 
 
 @pytest.mark.parametrize("prefetch", [10, 1])

@@ -20,7 +20,9 @@ exchanges = pytest.mark.parametrize("exchange", ["fanout", "topic", "direct"])
 
 
 def shop(exchange: str, deliveries: list[tuple], fail) -> Leveret:
-    app = Leveret("shop", exchange=RMQExchangeConfig("shop.events", type=exchange), retry=RetryPolicy(first_delay=1))
+    app = Leveret(
+        "shop", exchange=RMQExchangeConfig("shop.events", type=exchange), retry=RetryPolicy(first_delay=1)
+    )
 
     def worker(name: str):
         async def handle(ctx: Context) -> None:

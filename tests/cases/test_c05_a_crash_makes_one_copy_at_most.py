@@ -44,7 +44,9 @@ def app(runs):
     return app
 
 
-async def test_c05_between_republish_and_delete_a_crash_brings_the_retry_once_more_under_the_same_ids(app, runs):
+async def test_c05_between_republish_and_delete_a_crash_brings_the_retry_once_more_under_the_same_ids(
+    app, runs
+):
     async with TestLeveret(app) as t:
         id = await t.publish("order.placed", {})
         stop_at(t, handover.REPUBLISH_CONFIRMED)

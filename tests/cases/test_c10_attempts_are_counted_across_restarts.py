@@ -19,7 +19,9 @@ THREE_RETRIES = RetryPolicy(first_delay=10, factor=1, jitter=0, max_attempts=4)
 
 
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
-async def test_c10_two_instances_that_are_restarted_between_all_attempts_run_it_four_times_in_all(store, tmp_path):
+async def test_c10_two_instances_that_are_restarted_between_all_attempts_run_it_four_times_in_all(
+    store, tmp_path
+):
     scene = Scene(tmp_path / "leveret.db" if store == "sqlite" else None)
     runs = []
 

@@ -79,7 +79,9 @@ async def test_c12_the_first_failure_waits_for_the_base_delay_itself():
         assert (entry.attempt, entry.due_in) == (1, 30.0)
 
 
-@pytest.mark.parametrize("value", [-5, -0.001, math.nan, math.inf, -math.inf, "30", True, None, [], Decimal("NaN")])
+@pytest.mark.parametrize(
+    "value", [-5, -0.001, math.nan, math.inf, -math.inf, "30", True, None, [], Decimal("NaN")]
+)
 async def test_c12_what_is_no_duration_is_refused_where_it_is_given(value):
     app = failing_once(SoftFailure("503", retry_after=60))
     async with TestLeveret(app) as t:

@@ -43,7 +43,13 @@ async def test_c17_a_second_before_it_is_due_it_is_in_time(app, ran, kind):
         before = list(ran)
         await t.advance(seconds=WAIT - 1)
         report = await app.retries.cancel(id)
-        assert (report.answered, report.finished, report.asked, report.done, report.notes) == (True, True, 1, 1, ())
+        assert (report.answered, report.finished, report.asked, report.done, report.notes) == (
+            True,
+            True,
+            1,
+            1,
+            (),
+        )
         await t.advance(hours=1)
         await t.crash()
         await t.advance(hours=1)

@@ -15,7 +15,9 @@ from leveret.testing import TestLeveret
     ("by", "counted"), [("the failure", True), ("the failure", False), ("the policy", True)]
 )
 async def test_c18_five_failures_of_2_seconds_make_five_gaps_of_2_seconds(by, counted):
-    app = Leveret("shop", retry=RetryPolicy(first_delay=2 if by == "the policy" else 30, factor=1, jitter=0.5))
+    app = Leveret(
+        "shop", retry=RetryPolicy(first_delay=2 if by == "the policy" else 30, factor=1, jitter=0.5)
+    )
     runs: list[float] = []
 
     @app.worker("order.placed")

@@ -56,7 +56,10 @@ async def test_the_hour_that_comes_twice_is_two_hours(app, ran):
     async with TestLeveret(app, start=START) as t:
         await t.publish("order.placed", {}, id="winter", at=twice.replace(fold=1))
         await t.publish("order.placed", {}, id="summer", at=twice)
-        assert [(entry.message_id, entry.due_in) for entry in t.waiting()] == [("summer", 1800), ("winter", 5400)]
+        assert [(entry.message_id, entry.due_in) for entry in t.waiting()] == [
+            ("summer", 1800),
+            ("winter", 5400),
+        ]
         await t.advance(minutes=30)
         assert ran == ["summer"]
         await t.advance(hours=1)

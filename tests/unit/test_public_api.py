@@ -141,7 +141,9 @@ def test_the_names_of_the_first_twenty_lines_load_neither_pydantic_nor_typer_nor
 
 
 def test_leveret_testing_needs_no_pytest():
-    assert loaded_by("from leveret.testing import TestLeveret").isdisjoint({"pytest", "hypothesis", "typer", "rich"})
+    assert loaded_by("from leveret.testing import TestLeveret").isdisjoint(
+        {"pytest", "hypothesis", "typer", "rich"}
+    )
 
 
 # ── Signatures ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -245,7 +247,12 @@ def test_looking_and_acting_goes_by_these():
         "list", "count", "groups", "get", "replay", "edit", "discard", "restore", "export", "import_",
     }  # fmt: skip
     replay = by_name(DeadLetters.replay)
-    assert {"rate": None, "reset_attempts": True, "dry_run": False, "stop_after": None}.items() <= replay.items()
+    assert {
+        "rate": None,
+        "reset_attempts": True,
+        "dry_run": False,
+        "stop_after": None,
+    }.items() <= replay.items()
     assert {"at": None, "after": None}.items() <= by_name(Retries.reschedule).items()
     assert leveret.Counts._fields == ("queued", "running", "waiting", "dead")
 

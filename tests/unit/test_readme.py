@@ -28,7 +28,13 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shop")
     (folder / "shop.py").write_text(first_block(README.read_text(encoding="utf-8")), encoding="utf-8")
     return folder, subprocess.run(
-        [sys.executable, "shop.py"], cwd=folder, env=plain(), capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "shop.py"],
+        cwd=folder,
+        env=plain(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
@@ -48,7 +54,10 @@ def test_every_order_but_the_hopeless_one_is_charged_or_dead(run):
     assert None not in charged, done.stdout
     numbers = [int(each[1]) for each in charged]
     with closing(sqlite3.connect(folder / "leveret.db")) as store:
-        dead = [int(re.search(rb'"id":(\d+)', body)[1]) for (body,) in store.execute("SELECT body FROM dead_letter")]
+        dead = [
+            int(re.search(rb'"id":(\d+)', body)[1])
+            for (body,) in store.execute("SELECT body FROM dead_letter")
+        ]
         assert store.execute("SELECT count(*) FROM retry").fetchone() == (0,)
     # An order may have met the busy card service five times in a row.
     assert sorted(numbers + dead) == list(range(10))

@@ -63,7 +63,7 @@ class RetryActs:
             batch = chosen[start : start + BATCH]
             asked += len(batch)
             under_way = self._dispatch.under_way if self._dispatch is not None else set()
-            free = [entry for entry in batch if entry.key not in under_way]
+            free = [entry for entry in batch if entry.key not in under_way and not self._went_out(entry)]
             late += len(batch) - len(free)
             # Ours while they are changed: none goes out between the look and the change.
             ours = {entry.key for entry in free}
@@ -78,6 +78,10 @@ class RetryActs:
         if asked - late - done:
             notes.append(f"{asked - late - done} no longer waiting")
         return Acknowledged(self._parts.holder, asked, done, tuple(notes), True)
+
+    def _went_out(self, entry: RetryEntry) -> bool:
+        """Whether it was published already, and only its row is still there."""
+        return self._dispatch is not None and self._dispatch.went_out(entry.key, entry.failure)
 
     async def _change(self, act: Act, batch: list[RetryEntry], grant: Grant) -> int:
         rows = [(entry.namespace, entry.key) for entry in batch]

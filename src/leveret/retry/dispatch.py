@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -28,8 +28,13 @@ from leveret.retry.republish import Republisher, place
 from leveret.retry.schedule import HORIZON, Schedule
 
 #: Rows in one transaction and one confirm wait, and how many such batches are under way.
-BATCH = 500
+BATCH = 400
 UNDER_WAY = 4
+#: Rows of one queue without an answer at most. A queue that withholds its confirms (a quorum queue in a minority) must
+#: not fill the confirm window that all others share.
+MOST_OF_ONE_QUEUE = 2 * BATCH
+#: Seconds until a row is looked at again that went out and has no answer yet, or whose queue withholds its answers.
+UNANSWERED_AGAIN = 1.0
 #: Bytes of bodies in one batch; a single larger one goes alone. Memory must not grow with what waits.
 BATCH_BYTES = 16 * 1024 * 1024
 #: What comes in so many seconds after its time is overdue; less is a clock that differs a little.
@@ -86,6 +91,9 @@ class Dispatch:
         self._room = asyncio.Semaphore(UNDER_WAY)
         self._batches: set[asyncio.Task[None]] = set()
         self._late: deque[float] = deque(maxlen=REMEMBERED)
+        #: Rows under way, and rows that went out and have no answer yet, by queue.
+        self._of_queue: Counter[str] = Counter()
+        self._silent: Counter[str] = Counter()
         #: Queues that are gone: how often they were looked for.
         self._gone: dict[str, int] = {}
         self._looking: dict[str, Timer] = {}
@@ -110,6 +118,10 @@ class Dispatch:
             return
         self.schedule.add(due, now=self._clock.monotonic())
         self._woken.set()
+
+    def went_out(self, key: str, failure: int) -> bool:
+        """Whether this row was published, and could not be removed yet or has no answer yet."""
+        return (key, failure) in self._published
 
     def lateness(self) -> Lateness:
         """How late republished messages were, lately (R7)."""
@@ -239,9 +251,27 @@ class Dispatch:
             await asyncio.wait(self._batches)
 
     async def _start(self, rows: Sequence[Due]) -> None:
-        self.under_way.update(due.key for due in rows)
-        for batch in _by_size(rows):
+        going = self._without_unanswered(rows)
+        self.under_way.update(due.key for due in going)
+        self._of_queue.update(due.queue for due in going)
+        for batch in _by_size(going):
             await self._start_batch(batch)
+
+    def _without_unanswered(self, rows: Sequence[Due]) -> list[Due]:
+        """Rows that may go out; those that did and have no answer yet wait for it, with the rest of a silent queue."""
+        going: list[Due] = []
+        more: Counter[str] = Counter()
+        for due in rows:
+            answer = self._published.get((due.key, due.failure))
+            waits = answer is not None and not answer.done()
+            full = self._of_queue[due.queue] + self._silent[due.queue] + more[due.queue] >= MOST_OF_ONE_QUEUE
+            if waits or full:
+                again = UNANSWERED_AGAIN if waits or self._silent[due.queue] else ONCE_MORE
+                self.add(due._replace(due_in=again))
+            else:
+                more[due.queue] += 1
+                going.append(due)
+        return going
 
     async def _start_batch(self, rows: Sequence[Due]) -> None:
         if self._closing:
@@ -272,6 +302,7 @@ class Dispatch:
                 await self._publish(open_rows)
         finally:
             self.under_way.difference_update(due.key for due in rows)
+            self._of_queue.subtract(due.queue for due in rows)
 
     async def _publish(self, rows: Sequence[Due]) -> None:
         """Take, publish, confirmed and not returned, delete."""
@@ -330,6 +361,14 @@ class Dispatch:
 
     def _unseen(self, entry: RetryEntry, answer: asyncio.Future[None]) -> None:
         self._published[entry.key, entry.failure] = answer
+        queue = "" if entry.through_exchange else entry.queue
+        self._silent[queue] += 1
+
+        def answered(_: asyncio.Future[None]) -> None:
+            self._silent[queue] -= 1
+            self._woken.set()
+
+        answer.add_done_callback(answered)
 
     async def _without_published(self, entries: Sequence[RetryEntry]) -> list[RetryEntry]:
         """Entries that are to be published; what is confirmed is removed, what has no answer yet is waited for (P9)."""

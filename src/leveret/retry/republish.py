@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import Protocol
 
 from leveret.core import handover
-from leveret.core.errors import LeaseLost, PublishError, Unroutable
+from leveret.core.errors import LeaseLost, PublishError, PublishTimeout, Unroutable
 from leveret.core.json_form import may_go_through_exchange
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import RetryEntry
 from leveret.pipeline.parts import Parts
+
+#: Seconds that a batch waits for its answers. What a queue withholds longer is waited for apart: others go on.
+PATIENCE = 5.0
 
 
 class Republisher(Protocol):
@@ -28,7 +31,8 @@ class Republisher(Protocol):
     ) -> list[PublishError | None]:
         """Publish them; for each: None once confirmed and not returned, else what was answered.
 
-        Where this is ended before all have an answer, *unseen* is told of each that went out, with its answer to come.
+        One that has no answer after `PATIENCE` seconds is a PublishTimeout, and *unseen* is told of it with its answer to
+        come; so it is of all that went out where this is ended before they have an answer.
 
         Raises:
             LeaseLost: *holds* said no before one of them went out.
@@ -81,14 +85,34 @@ class TransportRepublisher:
         unseen: Callable[[RetryEntry, asyncio.Future[None]], object],
     ) -> list[PublishError | None]:
         try:
-            return await self._sent(entries, answers, holds)
+            return await self._sent(entries, answers, holds, unseen)
         except BaseException:
             for entry, answer in zip(entries, answers, strict=False):
                 unseen(entry, answer)
             raise
 
+    async def _answered(self, answers: Sequence[asyncio.Future[None]]) -> None:
+        """Return when all have an answer, or when it is time to go on without the rest."""
+        if all(answer.done() for answer in answers):
+            return
+        over = asyncio.Event()
+        timer = self._parts.world.clock.call_later(PATIENCE, over.set)
+        late = asyncio.ensure_future(over.wait())
+        # The answers are not awaited themselves, which would cancel them where we are ended: a late one counts (P9).
+        everything = asyncio.ensure_future(asyncio.wait(answers))
+        try:
+            await asyncio.wait((everything, late), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            timer.cancel()
+            late.cancel()
+            everything.cancel()
+
     async def _sent(
-        self, entries: Sequence[RetryEntry], answers: list[asyncio.Future[None]], holds: Callable[[], bool]
+        self,
+        entries: Sequence[RetryEntry],
+        answers: list[asyncio.Future[None]],
+        holds: Callable[[], bool],
+        unseen: Callable[[RetryEntry, asyncio.Future[None]], object],
     ) -> list[PublishError | None]:
         transport = self._parts.transport
         probing = self._parts.world.reached is not None
@@ -109,10 +133,12 @@ class TransportRepublisher:
             if probing:
                 await self._parts.reach(handover.REPUBLISH_SENT, entry.message_id)
         told: list[PublishError | None] = []
+        await self._answered(answers)
         for entry, answer in zip(entries, answers, strict=True):
             if not answer.done():
-                # Not awaited itself, which would cancel it where we are ended: its late answer still counts (P9).
-                await asyncio.wait((answer,))
+                unseen(entry, answer)
+                told.append(PublishTimeout(f"no answer from {place(entry)} in {PATIENCE:g} s; it still counts"))
+                continue
             try:
                 answer.result()
             except PublishError as error:

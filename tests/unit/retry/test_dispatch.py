@@ -216,10 +216,6 @@ async def test_a_stored_entry_that_is_malformed_does_not_stop_the_rest(app, runs
         assert b"good" in runs
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a batch keeps its place until the last of its confirms; what a queue withholds is to be awaited apart",
-)
 async def test_a_queue_that_withholds_its_confirms_does_not_keep_other_retries_from_going(app, runs):
     t = RunningApp(app)
     async with t:

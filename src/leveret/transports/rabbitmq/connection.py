@@ -71,7 +71,10 @@ class RawConnection(AsyncioConnection):
     ) -> None:
         self.readers: dict[int, Reader] = {}
         self.refused: exceptions.ConnectionClosedByBroker | None = None
-        #: Told once, with the reason, when the connection is gone.
+        self._running_loop: Final = asyncio.get_running_loop()
+        #: Done with the reason when the connection, once open, is gone.
+        self.gone: Final[asyncio.Future[Gone]] = self._running_loop.create_future()
+        #: Told the same, at once.
         self.on_gone: Callable[[Gone], object] = bool
         #: Told whether the broker has stopped reading from it.
         self.on_blocked: Callable[[bool], object] = bool
@@ -79,13 +82,13 @@ class RawConnection(AsyncioConnection):
         self._unread = b""
         self._unsent: list[bytes] = []
         self._draining: list[asyncio.Future[None]] = []
+        self._encrypted = parameters.ssl_options is not None
         services = _Loop()
-        self._running_loop = asyncio.get_running_loop()
         super().__init__(
             parameters,
             on_open_callback=lambda _: opened(self, None),
             on_open_error_callback=lambda _, error: opened(self, self.refused or error),
-            on_close_callback=lambda _, reason: self._gone(reason),
+            on_close_callback=lambda _, reason: self._ended(reason),
             custom_ioloop=services,
         )
         services.drained = self._wake
@@ -124,7 +127,7 @@ class RawConnection(AsyncioConnection):
         if self._unsent:
             self._flush()
         transport = self._transport
-        if transport is None:
+        if transport is None or transport._state != transport._STATE_ACTIVE:
             return
         rest = memoryview(data)
         if not self._encrypted and not transport.get_write_buffer_size():
@@ -169,6 +172,8 @@ class RawConnection(AsyncioConnection):
     def _on_data_available(self, data_in: bytes) -> None:
         if not self.is_open:
             super()._on_data_available(data_in)
+            if self.is_open:
+                self._unread, self._frame_buffer = self._frame_buffer, b""
             return
         data = self._unread + data_in if self._unread else data_in
         size = len(data)
@@ -216,37 +221,31 @@ class RawConnection(AsyncioConnection):
     def _proto_connection_made(self, transport: Any) -> None:
         super()._proto_connection_made(transport)
         transport._MAX_RECV_BYTES = _READ
-        self._encrypted = self.params.ssl_options is not None
 
     def _block(self, *, blocked: bool) -> None:
         self.blocked = blocked
         self.on_blocked(blocked)
 
-    def _gone(self, reason: BaseException) -> None:
+    def _ended(self, reason: BaseException) -> None:
         self._unsent.clear()
         self.readers.clear()
         self._wake()
-        self.on_gone(connection_gone(reason))
+        gone = connection_gone(reason)
+        self.gone.set_result(gone)
+        self.on_gone(gone)
 
     def abort(self) -> None:
         """End it without a word to the broker."""
         if not self.is_closed:
             self._terminate_stream(exceptions.StreamLostError("given up"))
 
-    async def closed(self) -> None:
-        """Say goodbye, and return when the connection is gone."""
-        if self.is_closed:
-            return
-        gone = self._running_loop.create_future()
-        told, self.on_gone = self.on_gone, lambda reason: gone.done() or gone.set_result(reason)
-        try:
-            if self.is_open:
-                self._flush()
-                self.close()
-            told(await gone)
-        except BaseException:
-            self.on_gone = told
-            raise
+    async def goodbye(self) -> None:
+        """Take leave of the broker, and return when the connection is gone."""
+        if self.is_open:
+            self._flush()
+            self.close()
+        if not self.is_closed:
+            await asyncio.wait((self.gone,))
 
 
 async def connect(parameters: Parameters) -> RawConnection:

@@ -4,6 +4,7 @@ import os
 
 import pytest
 from hypothesis import settings
+from tests.rabbitmq_node import running_node
 
 # The machine that runs the tests may be busy with others; a slow example is no failing one.
 settings.register_profile("leveret", deadline=None)
@@ -16,3 +17,10 @@ def nobodys_variables(monkeypatch):
     for name in list(os.environ):
         if name.startswith("LEVERET_") and not name.startswith("LEVERET_TEST_"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq():
+    """A RabbitMQ node of this session's own, started when the first test asks for it."""
+    with running_node() as node:
+        yield node

@@ -495,7 +495,9 @@ class Leveret:
         if delay is not None and at is not None:
             raise ValueError("publish(delay=…, at=…): one of them. Nothing was sent.")
         if at is not None and not isinstance(at, datetime):
-            raise ValueError(f"at={at!r}: expected an aware datetime, such as datetime.now(UTC). Nothing was sent.")
+            raise ValueError(
+                f"at={at!r}: expected an aware datetime, such as datetime.now(UTC). Nothing was sent."
+            )
         if message.expiration is not None:
             raise ValueError(
                 "publish(expiration=…) with delay or at: it would wait longer than it lives. Nothing was sent."

@@ -7,11 +7,11 @@ queue, no message. Leveret declares again what it needs, and all 1,000 arrive.
 from __future__ import annotations
 
 import pytest
+from tests.cases.scene import Scene
 
 from leveret import Context, Leveret, Message, SoftFailure
 from leveret.testing import TestLeveret
 from leveret.transports.memory import MemoryBroker
-from tests.cases.scene import Scene
 
 NUMBER = 1_000
 
@@ -69,7 +69,6 @@ async def test_a12_so_does_another_broker_that_another_process_finds(app, arrive
         assert (await app.counts()).waiting == NUMBER
         await scene.advance(59.9)
         assert arrived == []
-        # What fell due in one moment goes within the next second: half a thousand rows make a batch.
         await scene.advance(1.1)
         assert sorted(arrived) == list(range(NUMBER))
         assert await app.counts() == (0, 0, 0, 0)

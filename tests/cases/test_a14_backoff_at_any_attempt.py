@@ -1,12 +1,13 @@
 """A14: no attempt number makes a backoff overflow: every one yields a delay between 0 and the cap.
 
 Multiplying before clamping ends the chain of retries at the 43rd attempt (a timedelta) or the 1,024th (a float), and
-with it the job. Tried: attempts up to 10,000, growing, constant and shrinking delays, the lowest and the highest jitter.
+with it the job. Tried: attempts up to 10,000, growing, constant and shrinking delays, the least and the most jitter.
 """
 
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -55,7 +56,7 @@ async def test_a14_a_message_that_fails_1_100_times_comes_back_1_099_times_and_i
     async with TestLeveret(app, jitter=True) as t:
         await t.publish("order.placed", {})
         await t.run_until_idle()
-        gaps = [later - earlier for earlier, later in zip(waits, waits[1:], strict=False)]
+        gaps = [later - earlier for earlier, later in pairwise(waits)]
         assert len(waits) == 1_100
         assert 0 <= min(gaps) <= max(gaps) <= CAP + 1e-6
         [letter] = t.dead()

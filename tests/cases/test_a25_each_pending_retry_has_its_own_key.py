@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from tests.cases.scene import foreign, from_outside
 
 from leveret import Context, Leveret, RMQExchangeConfig, SoftFailure
 from leveret.testing import TestLeveret
-from tests.cases.scene import foreign, from_outside
 
 WAITS = {"bill": 5, "ship": 9}
 

@@ -6,8 +6,9 @@ retry worker for the first time, and the message comes back.
 
 from __future__ import annotations
 
-from leveret import Context, Leveret, SoftFailure
 from tests.cases.scene import Scene
+
+from leveret import Context, Leveret, SoftFailure
 
 
 async def test_a26_the_envelope_waits_in_its_queue_until_the_first_retry_worker_is_started():

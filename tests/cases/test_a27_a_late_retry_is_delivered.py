@@ -7,9 +7,9 @@ late they were.
 from __future__ import annotations
 
 import pytest
+from tests.cases.scene import Scene
 
 from leveret import Context, Leveret, Message, SoftFailure
-from tests.cases.scene import Scene
 
 NUMBER = 1_000
 HOUR = 3600.0

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import random
 
+from tests.cases.scene import Scene
+
 from leveret import Context, Leveret, SoftFailure
 from leveret.testing import TestLeveret
-from tests.cases.scene import Scene
 
 
 async def test_b09_a_second_does_not_wait_behind_an_hour():

@@ -11,11 +11,11 @@ import asyncio
 from collections import Counter
 
 import pytest
+from tests.cases.scene import Scene
 
 from leveret import Context, Leveret, Message, SoftFailure
 from leveret.runtime import world
 from leveret.runtime.world import SystemClock
-from tests.cases.scene import Scene
 
 HOUR = 3600.0
 

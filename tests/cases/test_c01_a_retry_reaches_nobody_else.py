@@ -1,4 +1,4 @@
-"""C01: a retry, and the replay of a dead letter, go straight back to the queue that failed; no other subscriber sees it.
+"""C01: a retry, and the replay of a dead letter, go straight to the queue that failed; no other subscriber sees it.
 
 One message reaches `bill`, `ship` and `note`. `bill` fails twice: it gets three deliveries, the others one each. The
 original exchange and key stay with the message as information. (Exchanges bound to exchanges are a broker's own; they

@@ -10,10 +10,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from tests.cases.scene import Scene
 
 from leveret import Context, Leveret, RetryPolicy, SoftFailure
 from leveret.testing import TestLeveret
-from tests.cases.scene import Scene
 
 THREE_RETRIES = RetryPolicy(first_delay=10, factor=1, jitter=0, max_attempts=4)
 

@@ -1,8 +1,8 @@
 """C17: what was cancelled is not delivered when its time comes, and the report says whether the cancel was in time.
 
 A second before it is due it is; while it is being published it is too late, and the report says so; afterwards nothing
-waits under that name. By id or by words; for retries, and for messages whose first publish waits. Purging the queue that
-a retry will go back to touches nothing that waits, since that lies in the store.
+waits under that name. By id or by words; for retries, and for messages whose first publish waits. Purging the queue
+that a retry will go back to touches nothing that waits, since that lies in the store.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ async def test_what_names_no_moment_is_refused_and_nothing_is_sent(app, ran, at)
     async with TestLeveret(app, start=START) as t:
         sent = []
         t.broker.on_publish.append(lambda message, queues: sent.append(message))
-        with pytest.raises(ValueError, match="^at="):
+        with pytest.raises(ValueError, match=r"^at="):
             await app.publish("order.placed", {}, at=at)
         await t.advance(days=1)
         assert (sent, ran, t.waiting(), t.dead()) == ([], [], [], [])
@@ -144,7 +144,7 @@ async def test_a_retry_is_rescheduled_to_a_moment_in_the_same_way():
     async with TestLeveret(app, start=START) as t:
         await t.publish("order.placed", {})
         for at in (datetime(2026, 10, 25, 3), math.nan, math.inf, True, "soon"):  # noqa: DTZ001 - that is the fault
-            with pytest.raises(ValueError, match="^at="):
+            with pytest.raises(ValueError, match=r"^at="):
                 await app.retries.reschedule(worker="charge", at=at)
         report = await app.retries.reschedule(worker="charge", at=datetime(2026, 10, 25, 4, tzinfo=BERLIN))
         assert report.done == 1

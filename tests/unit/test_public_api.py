@@ -118,8 +118,8 @@ def test_a_failure_is_the_users_word_and_no_error_of_leverets():
 # ── What an import loads ──────────────────────────────────────────────────────────────────────────────────────────────
 
 HEAVY = (
-    "pydantic", "typer", "click", "rich", "pika", "aio_pika", "psycopg", "pymongo", "redis", "httpx", "sqlite3", "pytest",
-    "hypothesis",
+    "pydantic", "typer", "click", "rich", "pika", "aio_pika", "psycopg", "pymongo", "redis", "httpx", "sqlite3",
+    "pytest", "hypothesis",
 )  # fmt: skip
 
 
@@ -184,8 +184,8 @@ def test_what_talks_to_broker_or_store_is_awaited(name):
 def test_a_worker_is_declared_with_these():
     app = Leveret("shop")
     options = {
-        "name": "bill", "retry": RetryPolicy(), "timeout": 5, "prefetch": 10, "concurrency": None, "unexpected": "retry",
-        "max_deliveries": 5, "replay": "queue", "queue_type": None, "queue_arguments": None,
+        "name": "bill", "retry": RetryPolicy(), "timeout": 5, "prefetch": 10, "concurrency": None,
+        "unexpected": "retry", "max_deliveries": 5, "replay": "queue", "queue_type": None, "queue_arguments": None,
     }  # fmt: skip
 
     async def handler() -> None: ...

@@ -78,13 +78,13 @@ def test_order_0_lies_among_the_dead_with_its_reason_after_the_process_is_gone(r
 
 def test_the_handler_of_the_block_can_be_called_as_the_plain_function_it_is(run):
     folder, _ = run
+    code = (
+        "import asyncio, shop\n"
+        "try: asyncio.run(shop.charge(shop.Order(id=0, cents=0), None))\n"
+        "except shop.HardFailure as error: print(error)"
+    )
     called = subprocess.run(
-        [
-            sys.executable, "-c",
-            "import asyncio, shop\n"
-            "try: asyncio.run(shop.charge(shop.Order(id=0, cents=0), None))\n"
-            "except shop.HardFailure as error: print(error)",
-        ],
+        [sys.executable, "-c", code],
         cwd=folder, env=plain(), capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert called.stdout == "cannot charge 0 cents\n", called.stderr

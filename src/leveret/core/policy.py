@@ -370,7 +370,7 @@ def _checked_retry_on(retry_on: RetryOn) -> RetryOn:
 
 
 def _asked_by(error: SoftFailure) -> SoftFailure:
-    """What *error* asks for, checked: whoever derives from it may set anything. What cannot be meant asks for nothing."""
+    """What *error* asks for, checked: a subclass may set anything, and what cannot be meant asks for nothing."""
     try:
         return SoftFailure(
             retry_after=error.retry_after,

@@ -166,7 +166,8 @@ class Keeper(TermService):
 
     async def _put(self, taken: Sequence[tuple[Delivery, DeadLetter]], *, alone: bool = False) -> None:
         """Store these, then ack; what the store refuses is halved until the culprit stands alone, and stays in hand."""
-        alarms, about = self.parts.alarms, f"{self.parts.names.namespace} keeper"
+        alarms, namespace = self.parts.alarms, self.parts.names.namespace
+        refused = f"{namespace} keeper"
         for wait in held_backoff():
             try:
                 await self.parts.store.keep([letter for _, letter in taken])
@@ -183,7 +184,8 @@ class Keeper(TermService):
                     Alarm(
                         code=RETRY_STORE_UNAVAILABLE,
                         title=f"dead letters cannot be stored; they wait in {self.parts.names.dead_letters}",
-                        about=about,
+                        # A store that is away is one condition, whoever meets it; one that refuses is the keeper's own.
+                        about=refused if isinstance(error, StoreRefused) else namespace,
                         fields={"store": self.parts.store.display, "error": str(error)},
                     )
                 )
@@ -196,8 +198,9 @@ class Keeper(TermService):
                     return
             else:
                 break
+        alarms.resolved(RETRY_STORE_UNAVAILABLE, namespace)
         if alone or not self._refused:
-            alarms.resolved(RETRY_STORE_UNAVAILABLE, about)
+            alarms.resolved(RETRY_STORE_UNAVAILABLE, refused)
         for delivery, letter in taken:
             if self.parts.world.reached is not None:
                 await self.parts.reach(handover.KEEPER_STORED, letter.message_id)

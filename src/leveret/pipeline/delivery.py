@@ -600,7 +600,9 @@ class Road:
         decision = hand.decision
         message = hand.message
         if outcome is None:
-            outcome = "done" if isinstance(decision, Done) else "soft" if isinstance(decision, Retry) else "dead"
+            outcome = (
+                "done" if isinstance(decision, Done) else "soft" if isinstance(decision, Retry) else "dead"
+            )
         if outcome == "soft" and isinstance(decision, Retry):
             log.info(
                 "soft  %s  %s  attempt %d of %d, again in %s: %s",

@@ -144,7 +144,7 @@ def moment(value: object, name: str) -> float:
 
 
 def due_moment(value: object, name: str) -> float:
-    """When something shall be due, as `moment` reads it: what has passed is now, beyond the calendar is a ValueError."""
+    """When something shall be due, as `moment` reads it: what has passed is now; beyond the calendar: a ValueError."""
     at = moment(value, name)
     if at > LAST_MOMENT:
         raise ValueError(f"{name}={value}: expected a time before the year 9999")

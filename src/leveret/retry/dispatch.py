@@ -94,6 +94,8 @@ class Dispatch:
         #: Rows under way, and rows that went out and have no answer yet, by queue.
         self._of_queue: Counter[str] = Counter()
         self._silent: Counter[str] = Counter()
+        #: Rows that are due, and wait for room in their queue.
+        self._deferred: list[Due] = []
         #: Queues that are gone: how often they were looked for.
         self._gone: dict[str, int] = {}
         self._looking: dict[str, Timer] = {}
@@ -136,7 +138,12 @@ class Dispatch:
     def quiet(self) -> bool:
         """Whether nothing is due and nothing is under way."""
         next_in = self.schedule.next_in(self._clock.monotonic())
-        return self.overdue_done and not self.under_way and (next_in is None or next_in > 0)
+        return (
+            self.overdue_done
+            and not self.under_way
+            and not self._deferred
+            and (next_in is None or next_in > 0)
+        )
 
     # ── The two lanes ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -265,9 +272,11 @@ class Dispatch:
             answer = self._published.get((due.key, due.failure))
             waits = answer is not None and not answer.done()
             full = self._of_queue[due.queue] + self._silent[due.queue] + more[due.queue] >= MOST_OF_ONE_QUEUE
-            if waits or full:
-                again = UNANSWERED_AGAIN if waits or self._silent[due.queue] else ONCE_MORE
-                self.add(due._replace(due_in=again))
+            if waits or (full and self._silent[due.queue]):
+                self.add(due._replace(due_in=UNANSWERED_AGAIN))
+            elif full:
+                # A batch of that queue is under way, and lets them go when it ends.
+                self._deferred.append(due)
             else:
                 more[due.queue] += 1
                 going.append(due)
@@ -285,6 +294,9 @@ class Dispatch:
         self._batches.discard(task)
         self._room.release()
         self._woken.set()
+        deferred, self._deferred = self._deferred, []
+        for due in deferred:
+            self.add(due._replace(due_in=0.0))
         self._hand_on(task)
 
     def _hand_on(self, task: asyncio.Task[None]) -> None:
@@ -322,7 +334,9 @@ class Dispatch:
                 await self._parts.reach(handover.TAKEN_WHEN_DUE, entry.message_id)
         if self._published:
             entries = await self._without_published(entries)
-        answers = await self._republisher.republish(entries, holds=lambda: self._keeper.holds, unseen=self._unseen)
+        answers = await self._republisher.republish(
+            entries, holds=lambda: self._keeper.holds, unseen=self._unseen
+        )
         done: list[RetryEntry] = []
         failed: list[tuple[RetryEntry, PublishError]] = []
         for entry, answer in zip(entries, answers, strict=True):

@@ -41,6 +41,7 @@ class LeaseKeeper:
         clock: Clock,
         gained: Callable[[Grant], object],
         lost: Callable[[str], object],
+        away: Callable[[str | None], object] = lambda _: None,
     ) -> None:
         self._lease = lease
         self._holder = holder
@@ -48,6 +49,8 @@ class LeaseKeeper:
         self._clock = clock
         self._gained = gained
         self._lost = lost
+        #: Told why the store does not answer, and None when it does.
+        self._away = away
         self._grant: Grant | None = None
         self._trusted_until = float("-inf")
         self._task: asyncio.Task[None] | None = None
@@ -98,11 +101,13 @@ class LeaseKeeper:
             grant = await self._lease.grant(self._holder) if held else None
         except StoreError as error:
             self._step_down(f"the lease could not be renewed: {error}")
+            self._away(str(error))
             return
         except Exception as error:  # noqa: BLE001 - a lease may be anybody's; if this ended, nothing would ask again
             log.exception("the lease of %s could not be asked for", self._holder)
             self._step_down(f"the lease could not be renewed: {type(error).__name__}: {error}")
             return
+        self._away(None)
         if grant is None:
             self._step_down("somebody else holds the lease")
             return

@@ -31,8 +31,8 @@ class Republisher(Protocol):
     ) -> list[PublishError | None]:
         """Publish them; for each: None once confirmed and not returned, else what was answered.
 
-        One that has no answer after `PATIENCE` seconds is a PublishTimeout, and *unseen* is told of it with its answer to
-        come; so it is of all that went out where this is ended before they have an answer.
+        One that has no answer after `PATIENCE` seconds is a PublishTimeout, and *unseen* is told of it with its answer
+        to come; so it is of all that went out where this is ended before they have an answer.
 
         Raises:
             LeaseLost: *holds* said no before one of them went out.
@@ -137,7 +137,9 @@ class TransportRepublisher:
         for entry, answer in zip(entries, answers, strict=True):
             if not answer.done():
                 unseen(entry, answer)
-                told.append(PublishTimeout(f"no answer from {place(entry)} in {PATIENCE:g} s; it still counts"))
+                told.append(
+                    PublishTimeout(f"no answer from {place(entry)} in {PATIENCE:g} s; it still counts")
+                )
                 continue
             try:
                 answer.result()

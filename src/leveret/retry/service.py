@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from leveret.core.alarm import RETRY_STORE_UNAVAILABLE, Alarm
 from leveret.core.errors import LeaseLost, StoreUnavailable
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import Publisher
@@ -39,6 +40,7 @@ class TermService:
             clock=parts.world.clock,
             gained=self._gained,
             lost=self._lost,
+            away=self._store_is_away,
         )
         self._lease = lease
         self._work: asyncio.Task[None] | None = None
@@ -64,6 +66,21 @@ class TermService:
     async def standing(self) -> Standing:
         """Who holds the lease."""
         return await self.keeper.standing()
+
+    def _store_is_away(self, why: str | None) -> None:
+        """Nobody works without a lease: that the store is away is told here, also before the first term."""
+        about = self.parts.names.namespace
+        if why is None:
+            self.parts.alarms.resolved(RETRY_STORE_UNAVAILABLE, about)
+            return
+        self.parts.alarms.emit(
+            Alarm(
+                code=RETRY_STORE_UNAVAILABLE,
+                title=f"the {self._lease} lease of {about} cannot be asked for; what fails waits in its queue",
+                about=about,
+                fields={"store": self.parts.store.display, "error": why},
+            )
+        )
 
     def _gained(self, grant: Grant) -> None:
         log.info("%s holds the %s lease (term %d)", self.parts.holder, self._lease, grant.term)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leveret.core.errors import NotSupported
+from leveret.core.errors import MissingExtra, NotSupported
 from leveret.core.urls import BrokerUrl, StoreUrl
 from leveret.ports import Alarms, Store, Transport, World
 
@@ -17,16 +17,20 @@ def make_transport(url: BrokerUrl, world: World) -> Transport:
     """The transport of a broker's URL, not connected yet.
 
     Raises:
-        NotSupported: this release does not speak that protocol.
+        MissingExtra: pika is not installed.
     """
     if url.scheme == "memory":
         from leveret.transports.memory import MemoryTransport
         from leveret.transports.memory_broker import MemoryBroker
 
         return MemoryTransport(MemoryBroker.named(url.name) if url.name else MemoryBroker(), world=world)
-    raise NotSupported(
-        f"{url}: this release of leveret speaks memory:// only; RabbitMQ comes with the next one. Nothing was started."
-    )
+    try:
+        from leveret.transports.rabbitmq.transport import RabbitTransport
+    except ModuleNotFoundError as error:
+        if error.name != "pika":
+            raise
+        raise MissingExtra(f'{url}: RabbitMQ is spoken with pika: pip install "leveret[rabbitmq]"') from error
+    return RabbitTransport(url, world=world)
 
 
 def make_store(url: StoreUrl, world: World) -> Store:

@@ -216,7 +216,8 @@ class Publishing:
         queue = await scene.queue()
         transport = await scene.connect()
         await scene.broker.block()
-        held = transport.send(message(queue))
+        # With a body: RabbitMQ blocks once it has read a header, and a message without a body is whole by then.
+        held = transport.send(message(queue, b"held"))
         await scene.until(lambda: transport.state == "blocked")
         await scene.broker.drop_connections()
         with pytest.raises(PublishTimeout):

@@ -64,7 +64,9 @@ def connection_gone(reason: BaseException | None) -> Gone:
     return Gone(f"the connection was lost ({_words(reason)})", whole=True)
 
 
-def not_connected(node: str, user: str, vhost: str, *, tls: bool, reason: BaseException | None) -> BrokerError:
+def not_connected(
+    node: str, user: str, vhost: str, *, tls: bool, reason: BaseException | None
+) -> BrokerError:
     """Why no connection could be made to one node.
 
     Args:
@@ -95,7 +97,10 @@ def not_connected(node: str, user: str, vhost: str, *, tls: bool, reason: BaseEx
     said = _words(reason)
     hint = "" if tls else " (where it listens for TLS only, write amqps://)"
     if any(
-        isinstance(error, (exceptions.StreamLostError, exceptions.IncompatibleProtocolError, exceptions.InvalidFrameError))
+        isinstance(
+            error,
+            (exceptions.StreamLostError, exceptions.IncompatibleProtocolError, exceptions.InvalidFrameError),
+        )
         for error in _causes(reason)
     ):
         return BrokerUnreachable(

@@ -94,6 +94,16 @@ class Link:
         """Whether it is connected, and all is built."""
         return self.connection is not None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is kept up: from `open` to `close`."""
+        return self._keeping is not None
+
+    @property
+    def on_its_way(self) -> bool:
+        """Whether it is being made, or was lost just now."""
+        return self.trying or (self.is_open and self.connection is None and self.failed is None)
+
     async def open(self) -> None:
         """Connect, build, and keep it up from here on.
 
@@ -109,7 +119,9 @@ class Link:
         try:
             await self._build(connection)
         except Gone as gone:
-            raise BrokerUnreachable(f"{self._name}: {gone.words}, while the connection was being set up") from gone
+            raise BrokerUnreachable(
+                f"{self._name}: {gone.words}, while the connection was being set up"
+            ) from gone
         except BaseException:
             connection.abort()
             raise
@@ -126,7 +138,7 @@ class Link:
         if self._keeping is None:
             raise BrokerUnreachable(f"{self._name} is not open. Open it first: await transport.open()")
         if self.failed is not None:
-            raise self.failed
+            raise type(self.failed)(str(self.failed))
         arrived: asyncio.Future[RawConnection] = asyncio.get_running_loop().create_future()
         self._waiting.append(arrived)
         return await arrived
@@ -148,6 +160,13 @@ class Link:
         self._turn_away(BrokerUnreachable(f"{self._name} was closed"))
         if self.connection is not None:
             await self.connection.goodbye()
+
+    async def cut(self) -> None:
+        """End it without a word, and return when it has ended."""
+        connection = self.connection
+        self.abort()
+        if connection is not None:
+            await asyncio.wait((connection.gone,))
 
     def abort(self) -> None:
         """End it without a word, for good."""
@@ -177,6 +196,7 @@ class Link:
                     self._backoff.slow()
                 self._fail(error)
             except Gone as gone:
+                connection.abort()
                 self._fail(BrokerUnreachable(f"{self._name}: {gone.words}, while it was being set up"))
             else:
                 log.info("%s: connected again", self._name, extra={"action": "connected"})

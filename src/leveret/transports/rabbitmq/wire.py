@@ -44,6 +44,17 @@ def requeue(channel: int, delivery: int) -> bytes:
     return _SETTLE.pack(FRAME_METHOD, channel, 13, 60, 90, delivery, 1, FRAME_END)
 
 
+def get(channel: int, queue: str) -> bytes:
+    """A basic.get that is to be acked.
+
+    Raises:
+        BadPayload: the queue's name is over 255 bytes.
+    """
+    name = check_short(queue, "queue").encode()
+    payload = b"\x00\x3c\x00\x46\x00\x00" + bytes((len(name),)) + name + b"\x00"
+    return FRAME_HEAD.pack(FRAME_METHOD, channel, len(payload)) + payload + _END
+
+
 def confirm_select(channel: int) -> bytes:
     """A confirm.select that wants no answer."""
     return FRAME_HEAD.pack(FRAME_METHOD, channel, 5) + b"\x00\x55\x00\x0a\x01" + _END

@@ -1,0 +1,254 @@
+"""Declaring: what is there is left as it is; what differs harmlessly is used and told, what loses messages refused."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from leveret.core.errors import AccessRefused, BrokerError, NotFound, QueueMismatch
+from leveret.core.topology import Binding, Queue, RMQExchangeConfig, Topology
+from leveret.ports import QueueState
+from leveret.transports.queue_mismatch import FLAGS, declared_arguments, differences
+from leveret.transports.rabbitmq.channel import Channel
+from leveret.transports.rabbitmq.connection import RawConnection
+from leveret.transports.rabbitmq.errors import Gone
+
+#: A refusal names one argument; a queue has far fewer than so many.
+_MOST_ROUNDS: Final = 30
+
+_DELIVERY_LIMIT: Final = "x-delivery-limit"
+#: How RabbitMQ says that something exists with another argument; the last two groups are of a value, or of a flag.
+_INEQUIVALENT: Final = re.compile(
+    r"inequivalent arg '(?P<name>[^']+)' for .*"
+    r"but current is (?:none|the value '(?P<value>.*)' of type '(?P<type>\w+)'|'(?P<flag>.*)')\Z",
+    re.DOTALL,
+)
+
+
+class Calls:
+    """Calls on one channel, one after the other; the channel is replaced where the broker closes it over one of them."""
+
+    def __init__(self) -> None:
+        self._lock: Final = asyncio.Lock()
+        self._channel: Channel | None = None
+
+    async def __call__(self, connection: RawConnection, method: str, /, **arguments: Any) -> Any:
+        """Call pika's *method* of that name, and return the answer.
+
+        Raises:
+            Gone: the broker closed the channel over it, or the connection went.
+        """
+        async with self._lock:
+            channel = self._channel
+            if channel is None or channel.gone is not None or channel.connection is not connection:
+                self._channel = channel = Channel(connection)
+            return await channel.call(getattr(channel.pika, method), **arguments)
+
+
+async def declare(calls: Calls, connection: RawConnection, topology: Topology) -> list[str]:
+    """Make sure that all of it is there.
+
+    Returns:
+        A sentence for each difference that does no harm.
+
+    Raises:
+        QueueMismatch, AccessRefused, NotFound: as the port says, with the broker's words.
+        Gone: the connection went.
+    """
+    notes: list[str] = []
+    for exchange in topology.exchanges:
+        notes += await _declare_exchange(calls, connection, exchange)
+    for queue in topology.queues:
+        notes += await _declare_queue(calls, connection, queue)
+    for binding in topology.bindings:
+        await _bind(calls, connection, binding)
+    return notes
+
+
+async def queue_state(calls: Calls, connection: RawConnection, queue: str) -> QueueState | None:
+    """What the broker says of a queue, None where it does not exist.
+
+    Raises:
+        BrokerError: it is there, and not for us.
+        Gone: the connection went.
+    """
+    try:
+        answer = await calls(connection, "queue_declare", queue=queue, passive=True)
+    except Gone as gone:
+        if gone.code == 404:
+            return None
+        if gone.whole:
+            raise
+        raise _refused(f"queue {queue}", gone) from gone
+    return QueueState(answer.message_count, answer.consumer_count)
+
+
+async def _declare_exchange(
+    calls: Calls, connection: RawConnection, exchange: RMQExchangeConfig
+) -> list[str]:
+    ours = {"durable": exchange.durable, "auto_delete": False, "internal": False}
+    there = dict(ours)
+    for _ in range(_MOST_ROUNDS):
+        try:
+            await calls(
+                connection,
+                "exchange_declare",
+                exchange=exchange.name,
+                exchange_type=exchange.type,
+                **there,
+            )
+        except Gone as gone:
+            if gone.whole:
+                raise
+            found = inequivalent(gone)
+            if found is None:
+                raise _refused(f"exchange {exchange.name}", gone) from gone
+            name, value = found
+            if name == "type":
+                raise QueueMismatch(
+                    f"exchange {exchange.name} exists with type={value!r}, leveret declares type={exchange.type!r}: "
+                    "messages would reach other queues than meant. Name another exchange, or delete that one when nobody "
+                    "uses it"
+                ) from gone
+            if name not in there or there[name] == value or name == "internal":
+                raise _refused(f"exchange {exchange.name}", gone) from gone
+            there[name] = bool(value)
+        else:
+            break
+    return [
+        f"exchange {exchange.name} exists with {name}={there[name]!r}, leveret declares {name}={ours[name]!r}. leveret "
+        "uses it as it is, and never deletes an exchange."
+        for name in ours
+        if there[name] != ours[name]
+    ]
+
+
+async def _declare_queue(calls: Calls, connection: RawConnection, queue: Queue) -> list[str]:
+    arguments = queue_arguments(queue, connection.server_version)
+    there: dict[str, Any] = {**FLAGS, **arguments}
+    rounds = 0
+    while True:
+        try:
+            await calls(
+                connection,
+                "queue_declare",
+                queue=queue.name,
+                arguments={name: value for name, value in there.items() if name not in FLAGS},
+                **{flag: there[flag] for flag in FLAGS},
+            )
+        except Gone as gone:
+            if gone.whole:
+                raise
+            if gone.code == 405:
+                # Locked by the connection that declared it for itself alone; nobody else is told more about it.
+                return differences(queue, {**there, "exclusive": True})
+            found = inequivalent(gone)
+            if found is None or there.get(found[0]) == found[1] or rounds == _MOST_ROUNDS:
+                raise _refused(f"queue {queue.name}", gone) from gone
+            there[found[0]] = found[1]
+            there = {name: value for name, value in there.items() if value is not None}
+            rounds += 1
+        else:
+            return mismatch_notes(queue, arguments, there) if rounds else []
+
+
+def queue_arguments(queue: Queue, version: str) -> dict[str, Any]:
+    """The arguments that *queue* is declared with on a broker of that version.
+
+    Example:
+        >>> queue_arguments(Queue("q", "quorum"), "4.0.5")
+        {'x-queue-type': 'quorum', 'x-delivery-limit': -1}
+        >>> queue_arguments(Queue("q", "quorum"), "3.13.7")
+        {'x-queue-type': 'quorum'}
+    """
+    arguments = declared_arguments(queue)
+    # From 4.0 on a quorum queue deletes what came back 20 times, unless told otherwise; before, -1 means none at all.
+    if (
+        arguments.get("x-queue-type") == "quorum"
+        and _DELIVERY_LIMIT not in arguments
+        and _major(version) >= 4
+    ):
+        arguments[_DELIVERY_LIMIT] = -1
+    return arguments
+
+
+def mismatch_notes(queue: Queue, arguments: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """A sentence for each harmless difference between what we declared and what is there.
+
+    Args:
+        queue: as leveret knows it.
+        arguments: those it was declared with.
+        there: arguments and flags of the existing one.
+
+    Raises:
+        QueueMismatch: one of them loses messages.
+    """
+    unlimited = arguments.get(_DELIVERY_LIMIT) == -1 and _DELIVERY_LIMIT not in queue.arguments
+    theirs = dict(there)
+    if unlimited and theirs.get(_DELIVERY_LIMIT) == -1:
+        del theirs[_DELIVERY_LIMIT]
+    notes = differences(queue, theirs)
+    if unlimited and _DELIVERY_LIMIT not in there and there.get("x-queue-type") == "quorum":
+        notes.append(
+            f"queue {queue.name} exists without x-delivery-limit, leveret declares -1: this broker deletes a message "
+            "there that came back 20 times. leveret uses it as it is. Raise the limit by a policy: rabbitmqctl "
+            f"set_policy leveret-{queue.name} '^{re.escape(queue.name)}$' '{{\"delivery-limit\": 1000000}}' "
+            "--apply-to queues"
+        )
+    return notes
+
+
+async def _bind(calls: Calls, connection: RawConnection, binding: Binding) -> None:
+    try:
+        await calls(
+            connection,
+            "queue_bind",
+            queue=binding.queue,
+            exchange=binding.exchange,
+            routing_key=binding.routing_key,
+        )
+    except Gone as gone:
+        if gone.whole:
+            raise
+        raise _refused(f"the binding of {binding.queue} to {binding.exchange}", gone) from gone
+
+
+def inequivalent(gone: Gone) -> tuple[str, Any] | None:
+    """The argument that a refusal names, and its value over there (None: it has none); None where it names none.
+
+    Example:
+        >>> inequivalent(Gone("406 PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'q' in vhost '/': "
+        ...     "received none but current is the value '100' of type 'signedint'", code=406))
+        ('x-max-length', 100)
+    """
+    match = _INEQUIVALENT.search(gone.words) if gone.code == 406 else None
+    if match is None:
+        return None
+    value: Any = match["value"]
+    if match["flag"] is not None:
+        value = {"true": True, "false": False}.get(match["flag"], match["flag"])
+    elif value is not None and match["type"] == "bool":
+        value = value == "true"
+    elif value is not None and match["type"] != "longstr":
+        try:
+            value = int(value)
+        except ValueError:
+            return None
+    return match["name"], value
+
+
+def _refused(what: str, gone: Gone) -> BrokerError | NotFound:
+    if gone.code == 404:
+        return NotFound(f"{what}: {gone.words}. Declare it first")
+    if gone.code == 406:
+        return QueueMismatch(f"{what}: {gone.words}")
+    return AccessRefused(
+        f"{what}: {gone.words}. Whoever administers the broker gives permissions with: rabbitmqctl set_permissions"
+    )
+
+
+def _major(version: str) -> int:
+    number = version.partition(".")[0]
+    return int(number) if number.isdigit() else 0

@@ -1,0 +1,301 @@
+"""The RabbitMQ transport: two connections that are kept up, one to publish, one to consume, declare and ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, TypeVar
+
+from leveret.core.errors import BrokerError, BrokerUnreachable, ConfigError, NotFound, PublishRefused
+from leveret.core.message import Outgoing
+from leveret.core.properties import check_short
+from leveret.core.topology import Topology
+from leveret.core.urls import BrokerUrl
+from leveret.ports import ConnectionState, Delivery, QueueState, World
+from leveret.transports.confirm_window import ConfirmWindow
+from leveret.transports.rabbitmq.address import connect_to
+from leveret.transports.rabbitmq.connection import RawConnection
+from leveret.transports.rabbitmq.consumer import Consumers, Fetching, RabbitSubscription
+from leveret.transports.rabbitmq.declare import Calls, declare, queue_state
+from leveret.transports.rabbitmq.errors import Gone
+from leveret.transports.rabbitmq.link import Link
+from leveret.transports.rabbitmq.publisher import Publisher, Quarantine, settle
+
+R = TypeVar("R")
+
+log = logging.getLogger("leveret.transports.rabbitmq")
+
+#: Publishes without an answer that a transport lets out at a time.
+CONFIRM_WINDOW: Final = 1000
+#: AMQP's prefetch is 16 bits wide, and 0 would mean no limit, or 2000 on a quorum queue.
+_MOST_PREFETCH: Final = 65535
+#: pika's wish, which the broker may lower; shown until a connection says what it was granted.
+_FRAME_MAX: Final = 131_072
+#: Seconds that `close` may take; a broker that is blocked reads no goodbye.
+_CLOSE: Final = 5.0
+
+
+class RabbitTransport:
+    """A connection to RabbitMQ; see `leveret.ports.Transport`.
+
+    Publishing has a connection of its own, so that a broker that is short of memory stops publishes and no acks.
+
+    Args:
+        url: of the broker: amqp or amqps.
+        world: clock and randomness for the waits between tries to connect again.
+
+    Example:
+        ```
+        transport = RabbitTransport(parse_broker("amqp://localhost", "here"), world=system_world())
+        await transport.open()
+        await transport.send(Outgoing("", "orders", b"one", Properties.build()))
+        ```
+    """
+
+    def __init__(self, url: BrokerUrl, *, world: World) -> None:
+        self._url: Final = url
+        self._world: Final = world
+        self._process: Final = f"{world.random.getrandbits(64):016x}"
+        self._frame_max = _FRAME_MAX
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        """Forget every connection, and all that belongs on one."""
+        self._topology = Topology()
+        self._window = ConfirmWindow(self._room)
+        self._calls = Calls()
+        self._fetching: dict[str, Fetching] = {}
+        self._publishing = self._link("publishes", self._build_publishing, self._publishing_lost)
+        self._consuming = self._link("consumes", self._build_consuming, lambda _: self._fetching.clear())
+        self._quarantine = Quarantine(
+            shared=lambda: self._publishing.connection,
+            alone=lambda: connect_to(self._url, "tries a publish again"),
+            channel=lambda connection, ended: self._publisher.channel(connection, ended),
+            display=self.display,
+            answered=self._answered,
+        )
+        self._publisher = Publisher(
+            process=self._process,
+            display=self.display,
+            answered=self._answered,
+            poisoned=self._quarantine.take,
+        )
+        self._consumers = Consumers(
+            world=self._world,
+            connection=lambda: self._consuming.connection,
+            redeclare=self._redeclare_if_ours,
+        )
+
+    def _link(
+        self, purpose: str, built: Callable[[RawConnection], Awaitable[None]], lost: Callable[[Gone], object]
+    ) -> Link:
+        return Link(
+            lambda: connect_to(self._url, purpose),
+            world=self._world,
+            name=f"the connection to {self.display} that {purpose}",
+            built=built,
+            lost=lost,
+        )
+
+    @property
+    def display(self) -> str:
+        return str(self._url)
+
+    @property
+    def state(self) -> ConnectionState:
+        if self._closed:
+            return "closed"
+        publishing = self._publishing.connection
+        if publishing is not None and self._consuming.up:
+            return "blocked" if publishing.blocked else "connected"
+        return "connecting" if self._publishing.on_its_way or self._consuming.on_its_way else "disconnected"
+
+    @property
+    def frame_max(self) -> int:
+        return self._frame_max
+
+    @property
+    def user(self) -> str | None:
+        return self._url.user
+
+    @property
+    def server_version(self) -> str:
+        """The broker's version, such as `4.0.5`; empty while it is not connected."""
+        connection = self._consuming.connection
+        return "" if connection is None else connection.server_version
+
+    @property
+    def buffered(self) -> int:
+        connection = self._publishing.connection
+        return 0 if connection is None else connection.buffered
+
+    async def drained(self) -> None:
+        connection = self._publishing.connection
+        if connection is not None:
+            await connection.drained()
+
+    # ── Coming and going ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is loop and self._publishing.is_open:
+            return
+        # What a loop left behind that was closed without a goodbye died with it.
+        self._start_afresh()
+        self._loop = loop
+        self._closed = False
+        try:
+            # One after the other: the second would only repeat why the first one failed.
+            await self._consuming.open()
+            await self._publishing.open()
+        except BaseException:
+            self._consuming.abort()
+            self._publishing.abort()
+            raise
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._consumers.clear()
+        self._window.fail(self._not_connected)
+        self._quarantine.abort()
+        publishing = self._publishing.connection
+        if publishing is not None and publishing.blocked:
+            publishing.abort()
+        try:
+            async with asyncio.timeout(_CLOSE):
+                await asyncio.gather(self._publishing.close(), self._consuming.close())
+        except TimeoutError:
+            log.warning(
+                "%s did not say goodbye in %.0f s; cut off", self.display, _CLOSE, extra={"action": "close"}
+            )
+            for link in (self._publishing, self._consuming):
+                await link.cut()
+
+    async def _build_publishing(self, connection: RawConnection) -> None:
+        connection.on_blocked = lambda _: self._answered()
+        # A broker that lost its queues would call everything unroutable until they are declared again.
+        await self._consuming.attempted()
+        await self._publisher.build(connection)
+        self._frame_max = connection.frame_max
+        self._loop_soon(self._answered)
+
+    async def _build_consuming(self, connection: RawConnection) -> None:
+        await self._redeclare(connection)
+        await self._consumers.build(connection)
+
+    def _publishing_lost(self, _: Gone) -> None:
+        # Its channel has told each publish already.
+        self._answered()
+
+    def _loop_soon(self, call: Callable[[], object]) -> None:
+        asyncio.get_running_loop().call_soon(call)
+
+    def _not_connected(self) -> PublishRefused:
+        return PublishRefused(
+            f"not connected to {self.display} ({self.state}): not sent. Send it again once ready() returns"
+        )
+
+    async def _with_connection(self, act: Callable[[RawConnection], Awaitable[R]]) -> R:
+        """What *act* gives on the consuming connection; on the next one, where the connection goes meanwhile."""
+        while True:
+            if self._closed:
+                raise BrokerUnreachable(
+                    f"the connection to {self.display} is not open. Open it first: await transport.open()"
+                )
+            connection = await self._consuming.arrived()
+            try:
+                return await act(connection)
+            except Gone as gone:
+                if not gone.whole:
+                    raise BrokerUnreachable(f"{self.display}: {gone.words}") from gone
+                # It may be told of the channel before it is told of the connection.
+                await asyncio.sleep(0)
+
+    # ── What lies on the broker ───────────────────────────────────────────────────────────────────────────────────────
+
+    async def declare(self, topology: Topology) -> Sequence[str]:
+        notes = await self._with_connection(lambda connection: declare(self._calls, connection, topology))
+        self._topology += topology
+        return notes
+
+    async def queue_state(self, queue: str) -> QueueState | None:
+        check_short(queue, "queue")
+        return await self._with_connection(lambda connection: queue_state(self._calls, connection, queue))
+
+    async def _redeclare(self, connection: RawConnection) -> None:
+        try:
+            await declare(self._calls, connection, self._topology)
+        except (BrokerError, NotFound) as error:
+            log.error("declared again on %s: %s", self.display, error, extra={"action": "redeclare"})
+
+    async def _redeclare_if_ours(self, connection: RawConnection, queue: str) -> None:
+        if any(queue == ours.name for ours in self._topology.queues):
+            await self._redeclare(connection)
+
+    # ── Publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def sendable(self) -> bool:
+        return self._window.open
+
+    async def ready(self) -> None:
+        if self._closed:
+            raise self._not_connected()
+        await self._window.enter()
+
+    def send(self, message: Outgoing) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[None] = loop.create_future()
+        if self._closed or not self._publishing.up or not self._publisher.send(message, answer):
+            # In the loop's next turn, so that whoever sends again and again leaves room for the reconnect.
+            loop.call_soon(settle, answer, self._not_connected())
+        return answer
+
+    def _room(self) -> int:
+        connection = self._publishing.connection
+        outstanding = self._publisher.outstanding
+        if self._closed or connection is None or connection.blocked or outstanding is None:
+            return 0
+        return CONFIRM_WINDOW - outstanding - len(self._quarantine)
+
+    def _answered(self) -> None:
+        self._window.opened()
+
+    # ── Consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def consume(
+        self, queue: str, on_delivery: Callable[[Delivery], object], *, prefetch: int, exclusive: bool = False
+    ) -> RabbitSubscription:
+        if not 1 <= prefetch <= _MOST_PREFETCH:
+            raise ConfigError(
+                f"prefetch={prefetch!r} for {queue}: expected 1 to {_MOST_PREFETCH} unsettled messages"
+            )
+        check_short(queue, "queue")
+        subscription = RabbitSubscription(
+            self._consumers, queue, on_delivery, prefetch=prefetch, exclusive=exclusive
+        )
+        await self._with_connection(subscription.start)
+        self._consumers.add(subscription)
+        return subscription
+
+    async def get(self, queue: str) -> Delivery | None:
+        check_short(queue, "queue")
+        return await self._with_connection(lambda connection: self._get(connection, queue))
+
+    async def _get(self, connection: RawConnection, queue: str) -> Delivery | None:
+        # A channel for each queue: the broker closes it over a queue that is gone, and with it goes what was unsettled.
+        channel = self._fetching.get(queue)
+        if channel is None or channel.gone is not None:
+            channel = self._fetching[queue] = Fetching(connection, queue)
+        try:
+            return await channel.get()
+        except Gone as gone:
+            if gone.code != 404:
+                raise
+            self._fetching.pop(queue, None)
+            return None

@@ -1,0 +1,98 @@
+"""A TCP proxy that tests put in front of a broker: it cuts connections, also in mid-frame, and swallows packets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+
+class CutProxy:
+    """Hands bytes to and fro between whoever connects and the port behind it, until told otherwise.
+
+    Attributes:
+        port: where it listens.
+        swallowing: whether what comes is lost on its way, in both directions: a half-open connection.
+        accepted: how many connections were ever made.
+    """
+
+    def __init__(self, behind: int) -> None:
+        self.port = 0
+        self.swallowing = False
+        self.accepted = 0
+        self._behind: Final = behind
+        self._server: asyncio.Server | None = None
+        self._lines: dict[asyncio.Task[None], tuple[asyncio.StreamWriter, ...]] = {}
+        #: Bytes from a client that still go through before all is cut; None: no cut is planned.
+        self._left: int | None = None
+
+    async def start(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Cut all, and listen no more."""
+        if self._server is not None:
+            self._server.close()
+        self.cut()
+        if self._lines:
+            await asyncio.wait(list(self._lines))
+
+    @property
+    def connections(self) -> int:
+        """How many there are now."""
+        return len(self._lines)
+
+    def cut(self) -> None:
+        """Cut every connection."""
+        self._left = None
+        for writers in self._lines.values():
+            for writer in writers:
+                writer.transport.abort()
+
+    def cut_after(self, size: int) -> None:
+        """Cut every connection once so many more bytes have come from clients."""
+        self._left = size
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._lines[task] = (writer,)
+        try:
+            there, to_there = await asyncio.open_connection("127.0.0.1", self._behind)
+        except OSError:
+            writer.transport.abort()
+            del self._lines[task]
+            return
+        self._lines[task] = (writer, to_there)
+        out = asyncio.create_task(self._pump(reader, to_there, counted=True))
+        back = asyncio.create_task(self._pump(there, writer, counted=False))
+        try:
+            await asyncio.wait((out, back), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in (out, back):
+                each.cancel()
+            await asyncio.wait((out, back))
+            for each in (writer, to_there):
+                each.transport.abort()
+            del self._lines[task]
+
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counted: bool
+    ) -> None:
+        try:
+            while data := await reader.read(65536):
+                if self.swallowing:
+                    continue
+                if counted and self._left is not None:
+                    if len(data) >= self._left:
+                        writer.write(data[: self._left])
+                        await writer.drain()
+                        self.cut()
+                        return
+                    self._left -= len(data)
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            return

@@ -35,12 +35,12 @@ from leveret.pipeline.publishing import Publisher
 from leveret.pipeline.worker import WorkerSpec, define
 from leveret.ports import Store, Transport, World
 from leveret.retry.browse import Retries, due_moment
-from leveret.runtime.runner import Knobs, Runner, Stopped, WorkerPlan, on_signals
 
 if TYPE_CHECKING:
     from leveret.core.outcome import Unexpected
     from leveret.pipeline.worker import Replay
     from leveret.runtime.config import RuntimeConfig
+    from leveret.runtime.runner import Knobs, Runner, Stopped, WorkerPlan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -373,6 +373,8 @@ class Leveret:
         if "prefetch" in found and "concurrency" not in found and spec.given.get("concurrency") is None:
             found["concurrency"] = found["prefetch"]
         base = spec.retry if spec.retry is not None else config.retry_policy(self._retry)
+        from leveret.runtime.runner import WorkerPlan
+
         return WorkerPlan(spec=replace(spec, **found), policy=config.retry_policy(base, worker=spec.name))
 
     def _topology(
@@ -594,6 +596,8 @@ class Leveret:
         stopped: Callable[[Stopped], object] = lambda _: None,
     ) -> None:
         """As `run`; *ready* is awaited once it works, *stopping* and *stopped* are told as by `running`."""
+        from leveret.runtime.runner import on_signals
+
         asked = asyncio.Event()
         async with (
             on_signals(asked.set, wanted=signals),
@@ -641,6 +645,9 @@ class Leveret:
             ...     async with app.running():
             ...         yield
         """
+        # Loaded here: an app that only publishes and looks needs none of it.
+        from leveret.runtime.runner import Knobs, Runner
+
         async with contextlib.AsyncExitStack() as stack:
             if self._open is None:
                 await stack.enter_async_context(self)

@@ -81,11 +81,14 @@ class Channel:
         await self.open()
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls.add(answer)
+
+        def answered(reply: Any) -> None:
+            # Whoever called may have been cancelled meanwhile.
+            if not answer.done():
+                answer.set_result(reply)
+
         try:
-            method(
-                callback=lambda reply: answer.done() or answer.set_result(reply),
-                **arguments,
-            )
+            method(callback=answered, **arguments)
             return (await answer).method
         finally:
             self._calls.discard(answer)

@@ -67,7 +67,7 @@ class RawConnection(AsyncioConnection):
         self,
         parameters: Parameters,
         *,
-        opened: Callable[[RawConnection, BaseException | None], object],
+        opened: Callable[[RawConnection, BaseException | None], None],
     ) -> None:
         self.readers: dict[int, Reader] = {}
         self.refused: exceptions.ConnectionClosedByBroker | None = None

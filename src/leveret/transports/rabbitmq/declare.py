@@ -28,7 +28,7 @@ _INEQUIVALENT: Final = re.compile(
 
 
 class Calls:
-    """Calls on one channel, one after the other; the channel is replaced where the broker closes it over one of them."""
+    """Calls on one channel, one after the other; another one takes its place where the broker closes it over a call."""
 
     def __init__(self) -> None:
         self._lock: Final = asyncio.Lock()
@@ -109,8 +109,8 @@ async def _declare_exchange(
             if name == "type":
                 raise QueueMismatch(
                     f"exchange {exchange.name} exists with type={value!r}, leveret declares type={exchange.type!r}: "
-                    "messages would reach other queues than meant. Name another exchange, or delete that one when nobody "
-                    "uses it"
+                    "messages would reach other queues than meant. Name another exchange, or delete that one when "
+                    "nobody uses it"
                 ) from gone
             if name not in there or there[name] == value or name == "internal":
                 raise _refused(f"exchange {exchange.name}", gone) from gone

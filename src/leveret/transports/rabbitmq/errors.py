@@ -18,8 +18,8 @@ _NOT_LET_IN: Final = frozenset({402, 403, 530})
 
 _MAKE_A_USER: Final = """\
  Not tried again.
-  It says so for a wrong password and an unknown user alike; and "guest" may log in from the broker's own machine only. \
-Make a user of your own:
+  It says so for a wrong password and an unknown user alike; and "guest" may log in from the broker's own machine \
+only. Make a user of your own:
   rabbitmqctl add_user shop; rabbitmqctl set_permissions shop '^shop\\.' '^(shop\\.|amq\\.default$)' '^shop\\.'"""
 
 
@@ -89,10 +89,10 @@ def not_connected(
                 f"{error.reply_text}"
             )
         if isinstance(error, ssl.SSLError):
+            said = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else _words(error)
             return AccessRefused(
-                f"no TLS with {node}: {error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else error}"
-                ". RabbitMQ speaks it on a port of its own, usually 5671; cacertfile= names the authority that signed its "
-                "certificate, server_name_indication= the name that stands in it"
+                f"no TLS with {node}: {said}. RabbitMQ speaks it on a port of its own, usually 5671; cacertfile= names "
+                "the authority that signed its certificate, server_name_indication= the name that stands in it"
             )
     said = _words(reason)
     hint = "" if tls else " (where it listens for TLS only, write amqps://)"

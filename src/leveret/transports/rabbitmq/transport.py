@@ -20,7 +20,8 @@ from leveret.transports.rabbitmq.consumer import Consumers, Fetching, RabbitSubs
 from leveret.transports.rabbitmq.declare import Calls, declare, queue_state
 from leveret.transports.rabbitmq.errors import Gone
 from leveret.transports.rabbitmq.link import Link
-from leveret.transports.rabbitmq.publisher import Publisher, Quarantine, settle
+from leveret.transports.rabbitmq.publisher import Publisher, settle
+from leveret.transports.rabbitmq.quarantine import Quarantine
 
 R = TypeVar("R")
 
@@ -70,18 +71,18 @@ class RabbitTransport:
         self._fetching: dict[str, Fetching] = {}
         self._publishing = self._link("publishes", self._build_publishing, self._publishing_lost)
         self._consuming = self._link("consumes", self._build_consuming, lambda _: self._fetching.clear())
-        self._quarantine = Quarantine(
-            shared=lambda: self._publishing.connection,
-            alone=lambda: connect_to(self._url, "tries a publish again"),
-            channel=lambda connection, ended: self._publisher.channel(connection, ended),
-            display=self.display,
-            answered=self._answered,
-        )
         self._publisher = Publisher(
             process=self._process,
             display=self.display,
             answered=self._answered,
-            poisoned=self._quarantine.take,
+            poisoned=lambda sent, gone: self._quarantine.take(sent, gone),  # noqa: PLW0108 - made below
+        )
+        self._quarantine = Quarantine(
+            shared=lambda: self._publishing.connection,
+            alone=lambda: connect_to(self._url, "tries a publish again"),
+            channel=self._publisher.channel,
+            display=self.display,
+            answered=self._answered,
         )
         self._consumers = Consumers(
             world=self._world,
@@ -182,7 +183,8 @@ class RabbitTransport:
         await self._consuming.attempted()
         await self._publisher.build(connection)
         self._frame_max = connection.frame_max
-        self._loop_soon(self._answered)
+        # Counted as connected when this returns.
+        asyncio.get_running_loop().call_soon(self._answered)
 
     async def _build_consuming(self, connection: RawConnection) -> None:
         await self._redeclare(connection)
@@ -191,9 +193,6 @@ class RabbitTransport:
     def _publishing_lost(self, _: Gone) -> None:
         # Its channel has told each publish already.
         self._answered()
-
-    def _loop_soon(self, call: Callable[[], object]) -> None:
-        asyncio.get_running_loop().call_soon(call)
 
     def _not_connected(self) -> PublishRefused:
         return PublishRefused(

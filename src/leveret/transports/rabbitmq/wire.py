@@ -1,4 +1,4 @@
-"""Frames as AMQP 0-9-1 writes them: those that go out with each message, each in one piece, and the tag on a publish."""
+"""Frames as AMQP 0-9-1 writes them: those that go out with each message, in one piece, and the tag on a publish."""
 
 from __future__ import annotations
 

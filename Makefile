@@ -31,7 +31,7 @@ bench: $(VENV)/.installed-dev ## Measure, beside the peers; writes benchmarks/re
 	$(BIN)/python -m benchmarks
 
 services: ## Start the servers that the tests talk to
-	@echo "Nothing to start: every test so far runs on the memory broker, SQLite and memory."
+	@scripts/services
 
 docs: $(VENV)/.installed-dev ## Write docs/cli.md anew from the commands themselves
 	@mkdir -p docs

@@ -96,3 +96,6 @@ class CutProxy:
                 await writer.drain()
         except ConnectionError:
             return
+        # A farewell gets lost as well.
+        while self.swallowing:
+            await asyncio.sleep(0.05)

@@ -25,6 +25,10 @@ _CONFIG = """\
 loopback_users = none
 log.console = false
 disk_free_limit.absolute = 50MB
+listeners.ssl.default = 127.0.0.1:{tls_port}
+ssl_options.cacertfile = {folder}/cert.pem
+ssl_options.certfile = {folder}/cert.pem
+ssl_options.keyfile = {folder}/key.pem
 """
 
 
@@ -33,10 +37,12 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.port = _free_port()
+        self.tls_port = _free_port()
         self._folder = folder
         self._epmd: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
-        (folder / "rabbitmq.conf").write_text(_CONFIG)
+        _make_certificate(folder)
+        (folder / "rabbitmq.conf").write_text(_CONFIG.format(tls_port=self.tls_port, folder=folder))
         (folder / "plugins").write_text("[].\n")
         epmd_port = str(_free_port())
         self._environment = {
@@ -65,6 +71,11 @@ class Node:
     def url(self) -> str:
         """Its address."""
         return f"amqp://guest:guest@127.0.0.1:{self.port}"
+
+    @property
+    def certificate(self) -> Path:
+        """What it shows on its TLS port: for localhost, signed by itself."""
+        return self._folder / "cert.pem"
 
     @property
     def pid(self) -> int:
@@ -145,9 +156,17 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _make_certificate(folder: Path) -> None:
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=DNS:localhost", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+
+
 def installed() -> bool:
     """Whether nodes can be started here."""
-    return (_SCRIPTS / "rabbitmq-server").exists() and shutil.which("epmd") is not None
+    return (_SCRIPTS / "rabbitmq-server").exists() and all(map(shutil.which, ("epmd", "openssl")))
 
 
 def need_rabbitmq() -> None:

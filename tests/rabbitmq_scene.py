@@ -115,3 +115,10 @@ class RabbitHarness:
 
     async def turn(self) -> None:
         await asyncio.sleep(0.01)
+
+
+async def until(condition: Callable[[], object], seconds: float = 30) -> None:
+    """Wait for what no event tells."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - the transport tells nobody of it
+            await asyncio.sleep(0.01)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.core.errors import ConfigError, NotSupported
+from leveret.core.errors import BrokerUnreachable, ConfigError
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.core.topology import Binding, Names, Queue, RMQExchangeConfig, Topology
@@ -425,9 +425,9 @@ async def test_alone_it_makes_everything_from_its_settings_and_stores_in_sqlite(
     await transport.close()
 
 
-async def test_rabbitmq_is_not_spoken_yet_and_that_is_told(tmp_path):
-    with pytest.raises(NotSupported, match="memory:// only"):
-        await RetryWorkerRunner(a_config(tmp_path, broker="amqp://h"), "retry", exchange=JOBS).setup()
+async def test_a_rabbitmq_that_does_not_answer_is_told_at_setup(tmp_path):
+    with pytest.raises(BrokerUnreachable, match=r"nobody answers at 127\.0\.0\.1:1"):
+        await RetryWorkerRunner(a_config(tmp_path, broker="amqp://127.0.0.1:1"), "retry", exchange=JOBS).setup()
 
 
 @pytest.mark.parametrize("given", [RMQExchangeConfig("a"), RMQExchangeConfig("b", "fanout", False)])

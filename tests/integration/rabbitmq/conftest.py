@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest_asyncio
+from tests.cut_proxy import CutProxy
+from tests.rabbitmq_node import Node
+from tests.rabbitmq_scene import RabbitHarness, hurried_world
+
+from leveret.core.urls import BrokerUrl
+from leveret.transports.rabbitmq.transport import RabbitTransport
+
+
+@pytest_asyncio.fixture
+async def broker(rabbitmq: Node) -> AsyncIterator[RabbitHarness]:
+    """The session's node behind a proxy of this test's own."""
+    proxy = CutProxy(rabbitmq.port)
+    await proxy.start()
+    harness = RabbitHarness(rabbitmq, proxy)
+    yield harness
+    harness.close()
+    await proxy.stop()
+
+
+@pytest_asyncio.fixture
+async def connect(broker: RabbitHarness) -> AsyncIterator[Callable[..., Awaitable[RabbitTransport]]]:
+    """Opens transports, by default through the proxy, and closes them in the end."""
+    world = hurried_world()
+    opened: list[RabbitTransport] = []
+
+    async def connect(url: BrokerUrl | None = None) -> RabbitTransport:
+        transport = RabbitTransport(url or broker.url, world=world)
+        await transport.open()
+        opened.append(transport)
+        return transport
+
+    yield connect
+    for transport in opened:
+        await transport.close()

@@ -1,0 +1,198 @@
+"""What comes in: headers that pika cannot read, bounds of the prefetch, consumers that the broker ends (B02, B16)."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+from tests.rabbitmq_scene import until
+
+from leveret.core.errors import AccessRefused, BadPayload, ConfigError
+from leveret.core.message import Outgoing
+from leveret.core.properties import Properties
+from leveret.testing.transport_contract import Inbox
+
+PLAIN = Properties.build()
+
+
+@pytest.fixture
+async def queue(broker):
+    await broker.declare_queue(name := f"consuming-{uuid.uuid4().hex[:8]}")
+    yield name
+    await broker.delete_queue(name)
+
+
+def headers(*entries: bytes) -> Properties:
+    table = b"".join(entries)
+    return Properties(b"\x20\x00" + len(table).to_bytes(4) + table)
+
+
+#: Every type that RabbitMQ lets in, among them all that pika trips over.
+HEADERS = headers(
+    b"\x02msT" + (1_700_000_000_000).to_bytes(8),
+    b"\x03maxT" + b"\x7f" + b"\xff" * 7,
+    b"\x01bb\x80",
+    b"\x01BB\x80",
+    b"\x01ss\x80\x00",
+    b"\x01uu\xff\xff",
+    b"\x01iI\x80\x00\x00\x00",
+    b"\x01ii\xff\xff\xff\xff",
+    b"\x01ll" + b"\x80" + b"\x00" * 7,
+    b"\x01fd\x3f\xf8" + b"\x00" * 6,
+    b"\x02f4f\x3f\xc0\x00\x00",
+    b"\x03nand\x7f\xf8" + b"\x00" * 6,
+    b"\x01dD\xff\x00\x00\x00\x01",
+    b"\x01vV",
+    b"\x01tt\x01",
+    b"\x01xx\x00\x00\x00\x03\x00\xff\xfe",
+    b"\x01SS\x00\x00\x00\x02\xff\xfe",
+    b"\x01AA\x00\x00\x00\x0aT\x00\x00\x01\x8b\xcf\xe5\x68\x00V",
+    b"\x01FF\x00\x00\x00\x03\x01aV",
+)
+
+
+async def test_b16_headers_of_every_type_arrive_byte_for_byte_and_the_consumer_lives(connect, queue):
+    transport = await connect()
+    inbox = Inbox(ack=True)
+    await transport.consume(queue, inbox, prefetch=10)
+    for mandatory in (True, False):
+        await transport.send(Outgoing("", queue, b"odd", HEADERS, mandatory))
+    await transport.send(Outgoing("", queue, b"plain", PLAIN))
+    arrived = await inbox.until(3)
+    assert [delivery.body for delivery in arrived] == [b"odd", b"odd", b"plain"]
+    assert [delivery.properties for delivery in arrived[:2]] == [HEADERS, HEADERS]
+    assert arrived[0].properties.header("ms") == 1_700_000_000_000
+    assert arrived[0].tag is not None
+    assert arrived[1].tag is None
+
+
+async def test_b16_a_timestamp_property_of_any_size_arrives_as_it_was(connect, queue):
+    transport = await connect()
+    properties = [
+        Properties(b"\x00\x40" + number.to_bytes(8)) for number in (0, 1_700_000_000_000, 2**64 - 1)
+    ]
+    for each in properties:
+        await transport.send(Outgoing("", queue, b"", each, mandatory=False))
+    assert [(await transport.get(queue)).properties for _ in properties] == properties
+
+
+@pytest.mark.parametrize("prefetch", [0, -1, 65_536])
+async def test_d12_a_prefetch_that_amqp_cannot_say_is_refused(connect, queue, prefetch):
+    transport = await connect()
+    with pytest.raises(ConfigError, match=f"prefetch={prefetch}"):
+        await transport.consume(queue, Inbox(), prefetch=prefetch)
+
+
+async def test_d12_the_largest_prefetch_is_taken(connect, queue):
+    transport = await connect()
+    await transport.consume(queue, inbox := Inbox(), prefetch=65_535)
+    await asyncio.gather(*(transport.send(Outgoing("", queue, b"", PLAIN)) for _ in range(900)))
+    await inbox.until(900)
+
+
+async def test_a_queue_name_that_amqp_cannot_carry_is_refused_and_harms_nobody(connect, queue, broker):
+    transport = await connect()
+    before = broker.proxy.accepted
+    for ask in (
+        transport.consume("q" * 256, Inbox(), prefetch=1),
+        transport.get("q" * 256),
+        transport.queue_state("é" * 128),
+    ):
+        with pytest.raises(BadPayload, match="256 bytes"):
+            await ask
+    assert await transport.get(queue) is None
+    assert broker.proxy.accepted == before
+
+
+async def test_b02_a_consumer_that_takes_too_long_is_ended_by_the_broker_and_comes_back_with_all_messages(
+    rabbitmq, connect, queue
+):
+    await asyncio.to_thread(
+        rabbitmq.evaluate, "application:set_env(rabbit, consumer_timeout, 500), "
+        "application:set_env(rabbit, channel_tick_interval, 200)."
+    )  # fmt: skip
+    try:
+        transport = await connect()
+        inbox = Inbox()
+        subscription = await transport.consume(queue, inbox, prefetch=2)
+        await asyncio.gather(*(transport.send(Outgoing("", queue, b"", PLAIN)) for _ in range(2)))
+        late = list(await inbox.until(2))
+        await until(lambda: all(delivery.stale for delivery in late))
+        assert [delivery.ack() for delivery in late] == [False, False]
+        again = (await inbox.until(4))[2:]
+        assert all(delivery.redelivered and delivery.ack() for delivery in again)
+        await until(lambda: subscription.active)
+    finally:
+        await asyncio.to_thread(
+            rabbitmq.evaluate, "application:set_env(rabbit, consumer_timeout, 1800000), "
+            "application:set_env(rabbit, channel_tick_interval, 60000)."
+        )  # fmt: skip
+
+
+async def test_r9_an_exclusive_consumer_is_exclusive_again_after_a_cut(connect, broker, queue):
+    transport, other = await connect(), await connect()
+    subscription = await transport.consume(queue, inbox := Inbox(), prefetch=1, exclusive=True)
+    broker.proxy.cut()
+    await until(lambda: not subscription.active)
+    await until(lambda: subscription.active)
+    await until(lambda: other.state == "connected")
+    with pytest.raises(AccessRefused, match="in exclusive use"):
+        await other.consume(queue, Inbox(), prefetch=1)
+    await other.send(Outgoing("", queue, b"one", PLAIN))
+    assert (await inbox.until(1))[0].body == b"one"
+
+
+async def test_a_receiver_that_raises_costs_nobody_else_a_message(connect, queue):
+    transport = await connect()
+    complaints = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+
+    def fail(delivery):
+        raise RuntimeError("a bug")
+
+    subscription = await transport.consume(queue, fail, prefetch=1)
+    await transport.send(Outgoing("", queue, b"", PLAIN))
+    await until(lambda: complaints)
+    assert subscription.active
+    assert str(complaints[0]["exception"]) == "a bug"
+    assert transport.state == "connected"
+
+
+async def test_nothing_is_handed_over_before_the_subscription_is_known(connect, queue):
+    transport = await connect()
+    await asyncio.gather(*(transport.send(Outgoing("", queue, b"", PLAIN)) for _ in range(50)))
+    known = []
+    early = []
+
+    def take(delivery):
+        early.append(not known)
+        delivery.ack()
+
+    known.append(await transport.consume(queue, take, prefetch=50))
+    await until(lambda: len(early) == 50)
+    assert not any(early)
+
+
+async def test_a_get_whose_caller_has_gone_gives_its_message_back(connect, queue):
+    transport = await connect()
+    await transport.send(Outgoing("", queue, b"one", PLAIN))
+    # A channel that is open, so that the question is on its way when its caller goes.
+    assert (await transport.get(queue)).requeue() is True
+    asking = asyncio.create_task(transport.get(queue))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait((asking,))
+    while (delivery := await transport.get(queue)) is None:
+        await asyncio.sleep(0.01)
+    assert delivery.body == b"one"
+
+
+async def test_acks_are_flushed_before_close(connect, queue):
+    transport, other = await connect(), await connect()
+    await transport.consume(queue, inbox := Inbox(), prefetch=100)
+    await asyncio.gather(*(other.send(Outgoing("", queue, b"", PLAIN)) for _ in range(100)))
+    for delivery in await inbox.until(100):
+        assert delivery.ack()
+    await transport.close()
+    assert await other.get(queue) is None

@@ -11,19 +11,19 @@ class CutProxy:
 
     Attributes:
         port: where it listens.
-        swallowing: whether what comes is lost on its way, in both directions: a half-open connection.
         accepted: how many connections were ever made.
     """
 
     def __init__(self, behind: int) -> None:
         self.port = 0
-        self.swallowing = False
         self.accepted = 0
         self._behind: Final = behind
         self._server: asyncio.Server | None = None
         self._lines: dict[asyncio.Task[None], tuple[asyncio.StreamWriter, ...]] = {}
         #: Bytes from a client that still go through before all is cut; None: no cut is planned.
         self._left: int | None = None
+        self._hands_on: Final = asyncio.Event()
+        self._hands_on.set()
 
     async def start(self) -> None:
         """Listen."""
@@ -34,6 +34,7 @@ class CutProxy:
         """Cut all, and listen no more."""
         if self._server is not None:
             self._server.close()
+        self._hands_on.set()
         self.cut()
         if self._lines:
             await asyncio.wait(list(self._lines))
@@ -53,6 +54,14 @@ class CutProxy:
     def cut_after(self, size: int) -> None:
         """Cut every connection once so many more bytes have come from clients."""
         self._left = size
+
+    def swallow(self) -> None:
+        """Lose all that comes from here on, in both directions, farewells too: half-open connections."""
+        self._hands_on.clear()
+
+    def hand_on(self) -> None:
+        """Lose nothing more."""
+        self._hands_on.set()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
@@ -83,7 +92,7 @@ class CutProxy:
     ) -> None:
         try:
             while data := await reader.read(65536):
-                if self.swallowing:
+                if not self._hands_on.is_set():
                     continue
                 if counted and self._left is not None:
                     if len(data) >= self._left:
@@ -95,7 +104,5 @@ class CutProxy:
                 writer.write(data)
                 await writer.drain()
         except ConnectionError:
-            return
-        # A farewell gets lost as well.
-        while self.swallowing:
-            await asyncio.sleep(0.05)
+            pass
+        await self._hands_on.wait()

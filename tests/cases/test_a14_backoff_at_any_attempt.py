@@ -32,16 +32,15 @@ class Always:
 def test_a14_10_000_attempts_of_any_factor_stay_within_0_and_the_cap(factor, jitter):
     policy = RetryPolicy(first_delay=30, factor=factor, jitter=jitter, max_delay=CAP, max_attempts=20_000)
     sources = [None, Always(0.0), Always(1 - 2**-53), random.Random(14)]
-    for attempt in range(1, 10_001):
+    for attempt in range(10_001):
         for source in sources:
             assert 0 <= policy.delay(attempt, random=source) <= CAP, attempt
     assert policy.delay(1) == 30
     assert policy.delay(10_000) == (CAP if factor > 1 else 30 if factor == 1 else policy.delay(5_000))
 
 
-def test_a14_attempts_count_from_1_and_0_is_refused():
-    with pytest.raises(ValueError, match="attempt=0: expected 1 or more"):
-        RetryPolicy().delay(0)
+def test_a14_attempts_count_from_1_and_a_delay_before_any_is_the_first_one():
+    assert RetryPolicy().delay(0) == RetryPolicy().delay(1) == 30
 
 
 async def test_a14_a_message_that_fails_1_100_times_comes_back_1_099_times_and_is_dead_then():

@@ -166,19 +166,19 @@ class RetryPolicy:
         return max(USUAL_CAP, self.max_attempts) if self.attempts_cap is None else self.attempts_cap
 
     def delay(self, attempt: int, *, random: RandomSource | None = None) -> float:
-        """Seconds to wait after failed attempt *attempt*, from 1; always within 0 and `max_delay`.
+        """Seconds to wait after failed attempt *attempt*, from 1 (less counts as 1); always within 0 and `max_delay`.
 
         Without *random* the wait is exact. With it, the wait is spread by `jitter` in both directions; what would lie
         beyond `max_delay` is drawn from below it, so that late attempts do not all come back at one moment.
 
         Raises:
-            ValueError: *attempt* is less than 1 or no whole number.
+            ValueError: *attempt* is no whole number.
 
         Example:
             >>> RetryPolicy(first_delay=30).delay(3), RetryPolicy(first_delay=30).delay(1_000_000)
             (120.0, 300.0)
         """
-        wait = _grown(self.first_delay, self.factor, whole(attempt, "attempt", least=1), self.max_delay)
+        wait = _grown(self.first_delay, self.factor, whole(attempt, "attempt", least=0), self.max_delay)
         if random is None:
             return wait
         return _between(wait * (1 - self.jitter), min(wait * (1 + self.jitter), self.max_delay), random)
@@ -403,7 +403,7 @@ def _wait(
 
 def _grown(first: float, factor: float, attempt: int, most: float) -> float:
     """*first* times *factor* to the power of (attempt - 1), at most *most*; nothing overflows on the way."""
-    steps = attempt - 1
+    steps = max(0, attempt - 1)
     if steps == 0 or factor == 1.0:
         return min(first, most)
     if first == 0.0 or factor == 0.0:

@@ -128,11 +128,10 @@ async def test_a_host_without_an_address_is_told_at_once():
 
 
 async def test_a_node_that_takes_the_connection_and_says_nothing_is_given_up():
-    server = await asyncio.start_server(lambda reader, writer: asyncio.sleep(60), "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    url = parse_broker(f"amqp://127.0.0.1:{port}?connection_timeout=200", "here")
-    assert f"127.0.0.1:{port}" in await refusal(url, BrokerUnreachable)
-    server.close()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        url = parse_broker(f"amqp://127.0.0.1:{port}?connection_timeout=200", "here")
+        assert f"127.0.0.1:{port}" in await refusal(url, BrokerUnreachable)
 
 
 async def test_of_several_nodes_the_first_that_answers_is_taken(rabbitmq, connect):

@@ -57,11 +57,11 @@ async def test_a_line_cut_in_mid_frame_settles_every_publish_and_keeps_what_was_
 async def test_a08_a_line_that_swallows_packets_never_says_ok(connect, broker, queue):
     # The heartbeat finds out; a publish has its own deadline besides, kept by whoever sends.
     transport = await connect(replace(broker.url, heartbeat=1))
-    broker.proxy.swallowing = True
+    broker.proxy.swallow()
     sent = transport.send(Outgoing("", queue, b"swallowed", PLAIN))
     with pytest.raises(PublishTimeout, match="heartbeat"):
         await asyncio.wait_for(sent, 15)
-    broker.proxy.swallowing = False
+    broker.proxy.hand_on()
     async with asyncio.timeout(30):
         await transport.ready()
         await transport.send(Outgoing("", queue, b"later", PLAIN))
@@ -137,7 +137,7 @@ async def test_b04_close_is_bounded_while_the_broker_reads_nothing(rabbitmq, con
 
 async def test_close_is_bounded_on_a_line_that_swallows_packets(connect, broker):
     transport = await connect()
-    broker.proxy.swallowing = True
+    broker.proxy.swallow()
     started = time.monotonic()
     await transport.close()
     assert time.monotonic() - started < 6

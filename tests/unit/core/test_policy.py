@@ -243,10 +243,10 @@ def test_a13_a_wait_beyond_32_bits_of_milliseconds_is_exact(wait):
 
 
 @pytest.mark.parametrize("factor", [0, 0.5, 1, 2, 5, 100, 1e308])
-def test_a14_no_attempt_from_1_to_10000_overflows_or_leaves_0_to_the_cap(factor):
+def test_a14_no_attempt_from_0_to_10000_overflows_or_leaves_0_to_the_cap(factor):
     policy = RetryPolicy(first_delay=30, factor=factor, jitter=0.5, max_delay=HOUR)
     drawn = Random(7)
-    for attempt in range(1, 10_001):
+    for attempt in range(10_001):
         assert 0.0 <= policy.delay(attempt) <= HOUR
         assert 0.0 <= policy.delay(attempt, random=drawn) <= HOUR
 
@@ -280,10 +280,18 @@ def test_delays_only_grow_with_a_factor_of_one_or_more(policy, attempt):
     assert policy.delay(attempt) <= policy.delay(attempt + 1)
 
 
-@pytest.mark.parametrize("attempt", [0, -1, 1.0, True, "1", None])
-def test_an_attempt_is_a_whole_number_from_one(attempt):
+def test_a_delay_before_any_attempt_is_the_first_one():
+    assert RetryPolicy(first_delay=30, factor=7).delay(0) == 30
+
+
+@pytest.mark.parametrize("attempt", [-1, 1.0, True, "1", None])
+def test_an_attempt_is_a_whole_number(attempt):
     with pytest.raises(ValueError, match=r"^attempt="):
         RetryPolicy().delay(attempt)
+
+
+@pytest.mark.parametrize("attempt", [0, -1, 1.0, True, "1", None])
+def test_the_attempt_that_failed_is_a_whole_number_from_one(attempt):
     with pytest.raises(ValueError, match=r"^attempt="):
         RetryPolicy().decide(attempt, KeyError("url"), NOW)
 

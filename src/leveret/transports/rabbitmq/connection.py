@@ -239,6 +239,11 @@ class RawConnection(AsyncioConnection):
         if not self.is_closed:
             self._terminate_stream(exceptions.StreamLostError("given up"))
 
+    def discard(self) -> None:
+        """Close the socket of a connection whose loop is closed: nothing can be told to anybody any more."""
+        if self._transport is not None:
+            self._transport._sock.close()
+
     async def goodbye(self) -> None:
         """Take leave of the broker, and return when the connection is gone."""
         if self.is_open:

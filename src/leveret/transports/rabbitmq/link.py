@@ -177,6 +177,12 @@ class Link:
         if self.connection is not None:
             self.connection.abort()
 
+    def discard(self) -> None:
+        """Forget what a loop left behind that is closed."""
+        self._keeping = None
+        if self.connection is not None:
+            self.connection.discard()
+
     async def _keep(self, connection: RawConnection) -> None:
         while True:
             gone = await asyncio.shield(connection.gone)

@@ -144,7 +144,10 @@ class RabbitTransport:
         loop = asyncio.get_running_loop()
         if self._loop is loop and self._publishing.is_open:
             return
-        # What a loop left behind that was closed without a goodbye died with it.
+        if self._loop is not None and self._loop.is_closed():
+            # What was not closed before its loop was died with it.
+            self._publishing.discard()
+            self._consuming.discard()
         self._start_afresh()
         self._loop = loop
         self._closed = False

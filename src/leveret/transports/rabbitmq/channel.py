@@ -42,9 +42,14 @@ class Channel:
 
     Attributes:
         gone: why it closed, None while it is open.
+
+    Raises:
+        Gone: the connection is not open any more.
     """
 
     def __init__(self, connection: RawConnection) -> None:
+        if not connection.is_open:
+            raise Gone("the connection was lost", whole=True)
         self.connection: Final = connection
         self.gone: Gone | None = None
         self._calls: set[asyncio.Future[Any]] = set()
@@ -79,6 +84,8 @@ class Channel:
             Gone: the channel closed instead.
         """
         await self.open()
+        if self.pika.is_closing:
+            raise Gone("the channel was closed")
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls.add(answer)
 

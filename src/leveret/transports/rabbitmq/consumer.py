@@ -210,6 +210,9 @@ class Consuming(Taking):
             self._close_when_settled()
 
     def handed(self, message: Handed) -> None:
+        if self.over:
+            # On its way when the end came; the broker has it back.
+            return
         delivery = RabbitDelivery(self, self.queue, message)
         self.unsettled += 1
         if self._leaving:
@@ -312,6 +315,18 @@ class RabbitSubscription:
             await channel.leave()
         elif not channel.over:
             self._channel = channel
+        elif channel.gone is not None and channel.gone.whole:
+            raise channel.gone
+        else:
+            raise NotFound(
+                f"{self.queue}: the broker ended the consumer as soon as it had begun. Is the queue there?"
+            )
+
+    def end(self) -> None:
+        """The transport closes: hand over nothing more, settle nothing more."""
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.over = True
 
     def _ended(self, gone: Gone) -> None:
         was_active, self._channel = self._channel is not None, None
@@ -344,13 +359,18 @@ class Consumers:
     def add(self, subscription: RabbitSubscription) -> None:
         """Bring it back from here on."""
         self._subscriptions[subscription] = None
+        if not subscription.active:
+            # Its channel went in the very turn in which it began.
+            self.ended(subscription, Gone("it ended at once"))
 
     def forget(self, subscription: RabbitSubscription) -> None:
         """Bring it back no more."""
         self._subscriptions.pop(subscription, None)
 
     def clear(self) -> None:
-        """Bring none of them back."""
+        """End all of them, and bring none back."""
+        for subscription in self._subscriptions:
+            subscription.end()
         self._subscriptions.clear()
         for task in self._reviving:
             task.cancel()

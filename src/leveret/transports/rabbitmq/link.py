@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from leveret.core.errors import AccessRefused, BrokerError, BrokerUnreachable
+from leveret.core.errors import AccessRefused, BrokerError, BrokerUnreachable, ConfigError
 from leveret.ports import World
 from leveret.transports.rabbitmq.connection import RawConnection
 from leveret.transports.rabbitmq.errors import Gone
@@ -86,7 +86,7 @@ class Link:
         #: The connection, once all is built on it.
         self.connection: RawConnection | None = None
         #: Why the last try to connect again failed; None where there was none since the loss.
-        self.failed: BrokerError | None = None
+        self.failed: BrokerError | ConfigError | None = None
         self.trying = False
 
     @property
@@ -110,21 +110,10 @@ class Link:
         Raises:
             BrokerError: the first connection could not be made.
         """
-        self.trying = True
         try:
-            connection = await self._connect()
-        finally:
-            self.trying = False
-        connection.on_gone = self._gone
-        try:
-            await self._build(connection)
+            connection = await self._made()
         except Gone as gone:
-            raise BrokerUnreachable(
-                f"{self._name}: {gone.words}, while the connection was being set up"
-            ) from gone
-        except BaseException:
-            connection.abort()
-            raise
+            raise BrokerUnreachable(f"{self._name}: {gone.words}, while it was being set up") from gone
         self._keeping = asyncio.create_task(self._keep(connection), name=f"leveret {self._name}")
 
     async def arrived(self) -> RawConnection:
@@ -149,7 +138,8 @@ class Link:
             arrived: asyncio.Future[RawConnection] = asyncio.get_running_loop().create_future()
             self._waiting.append(arrived)
             await asyncio.wait((arrived,))
-            arrived.cancelled() or arrived.exception()
+            if not arrived.cancelled():
+                arrived.exception()
 
     async def close(self) -> None:
         """Take leave, for good."""
@@ -192,28 +182,42 @@ class Link:
     async def _again(self) -> RawConnection:
         while True:
             await self._clock.sleep(self._backoff.next())
-            self.trying = True
             try:
-                connection = await self._connect()
-                connection.on_gone = self._gone
-                await self._build(connection)
-            except BrokerError as error:
+                connection = await self._made()
+            except (BrokerError, ConfigError) as error:
                 if isinstance(error, AccessRefused):
                     self._backoff.slow()
                 self._fail(error)
             except Gone as gone:
-                connection.abort()
                 self._fail(BrokerUnreachable(f"{self._name}: {gone.words}, while it was being set up"))
+            except Exception as error:
+                # Whatever it is, whoever stops trying is gone for good.
+                log.exception("%s: a fault of leveret's own", self._name, extra={"action": "connect"})
+                self._fail(BrokerUnreachable(f"{self._name}: {error!r}, while it was being set up"))
             else:
                 log.info("%s: connected again", self._name, extra={"action": "connected"})
                 return connection
-            finally:
-                self.trying = False
 
-    async def _build(self, connection: RawConnection) -> None:
-        await self._built(connection)
-        if connection.gone.done():
-            raise connection.gone.result()
+    async def _made(self) -> RawConnection:
+        """A new connection, with all that belongs on it.
+
+        Raises:
+            BrokerError, ConfigError: why there is none.
+            Gone: it went before all was built.
+        """
+        self.trying = True
+        try:
+            connection = await self._connect()
+            connection.on_gone = self._gone
+            try:
+                await self._built(connection)
+                if connection.gone.done():
+                    raise connection.gone.result()
+            except BaseException:
+                connection.abort()
+                raise
+        finally:
+            self.trying = False
         self._backoff.up()
         self.failed = None
         self.connection = connection
@@ -221,14 +225,15 @@ class Link:
         for arrived in waiting:
             if not arrived.done():
                 arrived.set_result(connection)
+        return connection
 
-    def _fail(self, error: BrokerError) -> None:
+    def _fail(self, error: BrokerError | ConfigError) -> None:
         level = logging.ERROR if isinstance(error, AccessRefused) else logging.WARNING
         log.log(level, "%s: %s", self._name, error, extra={"action": "connect"})
         self._turn_away(error)
         self.failed = error
 
-    def _turn_away(self, error: BrokerError) -> None:
+    def _turn_away(self, error: BrokerError | ConfigError) -> None:
         waiting, self._waiting = self._waiting, []
         for arrived in waiting:
             if not arrived.done():

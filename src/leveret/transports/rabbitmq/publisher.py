@@ -199,7 +199,9 @@ class Publisher:
         unanswered = list(channel.sent.values())
         channel.sent.clear()
         if channel is self._channel:
-            self._channel = None if gone.whole else self.channel(channel.connection, self._ended)
+            # Over a publish the broker closes the channel alone; in every other case all of it is going.
+            again = gone.code is not None and channel.connection.is_open
+            self._channel = self.channel(channel.connection, self._ended) if again else None
         if gone.about_a_publish:
             self._poisoned(unanswered, gone)
         else:

@@ -17,12 +17,12 @@ from leveret.transports.rabbitmq.errors import Gone
          ("x-max-length", 100)),
         ("'x-max-length' for queue 'q' in vhost '/': received the value '5' of type 'signedint' but current is none",
          ("x-max-length", None)),
-        ("'x-queue-type' for queue 'a 'but current is none' b' in vhost '/': received none but current is the value "
-         "'quorum' of type 'longstr'", ("x-queue-type", "quorum")),
-        ("'x-dead-letter-routing-key' for queue 'q' in vhost '/': received none but current is the value 'o'clock' of "
-         "type 'longstr'", ("x-dead-letter-routing-key", "o'clock")),
-        ("'x-single-active-consumer' for queue 'q' in vhost '/': received none but current is the value 'true' of type "
-         "'bool'", ("x-single-active-consumer", True)),
+        (("'x-queue-type' for queue 'a 'but current is none' b' in vhost '/': received none but current is the value "
+         "'quorum' of type 'longstr'"), ("x-queue-type", "quorum")),
+        (("'x-dead-letter-routing-key' for queue 'q' in vhost '/': received none but current is the value 'o'clock' of "
+         "type 'longstr'"), ("x-dead-letter-routing-key", "o'clock")),
+        (("'x-single-active-consumer' for queue 'q' in vhost '/': received none but current is the value 'true' of "
+         "type 'bool'"), ("x-single-active-consumer", True)),
         ("'durable' for queue 'q' in vhost '/': received 'true' but current is 'false'", ("durable", False)),
         ("'type' for exchange 'x' in vhost '/': received 'topic' but current is 'fanout'", ("type", "fanout")),
         ("'x-odd' for queue 'q' in vhost '/': received none but current is the value '[]' of type 'array'", None),

@@ -427,7 +427,9 @@ async def test_alone_it_makes_everything_from_its_settings_and_stores_in_sqlite(
 
 async def test_a_rabbitmq_that_does_not_answer_is_told_at_setup(tmp_path):
     with pytest.raises(BrokerUnreachable, match=r"nobody answers at 127\.0\.0\.1:1"):
-        await RetryWorkerRunner(a_config(tmp_path, broker="amqp://127.0.0.1:1"), "retry", exchange=JOBS).setup()
+        await RetryWorkerRunner(
+            a_config(tmp_path, broker="amqp://127.0.0.1:1"), "retry", exchange=JOBS
+        ).setup()
 
 
 @pytest.mark.parametrize("given", [RMQExchangeConfig("a"), RMQExchangeConfig("b", "fanout", False)])

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from leveret import Leveret, RetryPolicy, SoftFailure
+from leveret.cli.apps import opened
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import RetryEntry
 from leveret.core.topology import Names
 from leveret.runtime.world import SystemClock
 from leveret.stores.sqlite.store import SqliteStore
-from leveret.transports.memory_broker import MemoryBroker
 
 NAMES: Final = Names("bench")
 #: The queue of the worker whose handler fails.
@@ -26,22 +27,39 @@ QUEUE: Final = NAMES.queue("charge")
 TEXT: Final = "x" * 970
 #: Rows in one transaction, here and in the peers: as many as Leveret takes at a time.
 BATCH: Final = 500
+#: Seconds between looks; each costs the store or the broker a little.
+LOOK_EVERY: Final = 0.02
 
 
-def failing_app(folder: Path) -> tuple[Leveret, MemoryBroker]:
-    """An app with a worker whose every run fails softly, to be tried again in an hour; and its broker."""
+def failing_app(folder: Path, broker: str) -> Leveret:
+    """An app with a worker whose every run fails softly, to be tried again in an hour."""
     settings = folder / "leveret.toml"
     # What is due goes out as quickly as it can; by default a backlog goes out at 1 000/s.
     settings.write_text('[retry_worker]\noverdue_rate = "none"\n')
-    broker = f"bench-{uuid.uuid4().hex}"
-    store = f"sqlite:///{folder}/store.db"
-    app = Leveret(NAMES.namespace, broker=f"memory://{broker}", store=store, config=settings)
+    app = Leveret(NAMES.namespace, broker=broker, store=f"sqlite:///{folder}/store.db", config=settings)
 
     @app.worker("order.placed", prefetch=1000, retry=RetryPolicy(first_delay=3600, max_delay=3600))
     async def charge(_order: dict[str, Any]) -> None:
         raise SoftFailure("the card service answered 503")
 
-    return app, MemoryBroker.named(broker)
+    return app
+
+
+def memory_broker() -> str:
+    """The address of a broker in memory that nobody else has."""
+    return f"memory://bench-{uuid.uuid4().hex}"
+
+
+async def lie(app: Leveret, queue: str) -> int:
+    """How many messages lie ready in *queue*."""
+    state = await opened(app).transport.queue_state(queue)
+    return 0 if state is None else state.ready
+
+
+async def until(condition: Callable[[], Awaitable[object]]) -> None:
+    """Look again and again: no event tells of what happens on another machine."""
+    while not await condition():  # noqa: ASYNC110 - as it says
+        await asyncio.sleep(LOOK_EVERY)
 
 
 async def fill(folder: Path, waits: Iterable[float], *, head_start: float = 0.0) -> float:

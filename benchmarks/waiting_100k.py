@@ -13,9 +13,10 @@ from typing import Final
 
 import psutil
 from benchmarks.figure import Figure, folder
-from benchmarks.retry_load import QUEUE, failing_app, fill
+from benchmarks.retry_load import QUEUE, failing_app, fill, memory_broker
 
 from leveret.core.message import Outgoing
+from leveret.transports.memory_broker import MemoryBroker
 
 MANY: Final = 100_000
 FEW: Final = 1_000
@@ -72,7 +73,9 @@ def _watched(waits: Sequence[float], seconds: int) -> dict[str, float]:
 async def _watch(here: Path, first_due: float, seconds: float) -> dict[str, float]:
     """Run the retry worker; what it published tells by its body when it was due."""
     late: list[float] = []
-    app, broker = failing_app(here)
+    url = memory_broker()
+    app = failing_app(here, url)
+    broker = MemoryBroker.named(url.removeprefix("memory://"))
     working = asyncio.Event()
 
     def note(message: Outgoing, queues: Iterable[str]) -> None:

@@ -25,9 +25,9 @@ class CutProxy:
         self._hands_on: Final = asyncio.Event()
         self._hands_on.set()
 
-    async def start(self) -> None:
-        """Listen."""
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+    async def start(self, port: int = 0) -> None:
+        """Listen; 0: on a port that is free."""
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -261,14 +261,18 @@ class Leveret:
             ConfigError: no namespace or no broker is named.
             BrokerError, StoreError: one of them cannot be used; nothing stays open.
         """
+        await self._open_by(lambda transport: transport.open())
+
+    async def _open_by(self, reach: Callable[[Transport], Awaitable[None]]) -> None:
+        """As `open`; *reach* connects, and may take its time over a broker that does not answer yet."""
         loop = asyncio.get_running_loop()
         if self._opening is None or self._opening[0] is not loop:
             self._opening = (loop, asyncio.Lock())
         async with self._opening[1]:
             if self._open is None:
-                await self._connect()
+                await self._connect(reach)
 
-    async def _connect(self) -> None:
+    async def _connect(self, reach: Callable[[Transport], Awaitable[None]]) -> None:
         config = self._settled_config()
         for warning in config.warnings:
             log.warning("%s", warning)
@@ -305,7 +309,7 @@ class Leveret:
         async with contextlib.AsyncExitStack() as undo:
             await store.open()
             undo.push_async_callback(store.close)
-            await transport.open()
+            await reach(transport)
             undo.push_async_callback(transport.close)
             for sentence in await transport.declare(parts.base):
                 log.warning("%s", sentence)
@@ -591,24 +595,30 @@ class Leveret:
         keeper: bool,
         until_idle: bool,
         signals: bool,
+        reach: Callable[[Transport], Awaitable[None]] | None = None,
         ready: Callable[[], Awaitable[object]] | None = None,
         stopping: Callable[[int], object] = lambda _: None,
         stopped: Callable[[Stopped], object] = lambda _: None,
     ) -> None:
-        """As `run`; *ready* is awaited once it works, *stopping* and *stopped* are told as by `running`."""
+        """As `run`; *reach* connects as by `_open_by`, *ready* is awaited once it works, the others are `running`'s."""
         from leveret.runtime.runner import on_signals
 
         asked = asyncio.Event()
-        async with (
-            on_signals(asked.set, wanted=signals),
-            self.running(
-                workers=workers,
-                retry_worker=retry_worker,
-                keeper=keeper,
-                stopping=stopping,
-                stopped=stopped,
-            ),
-        ):
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(on_signals(asked.set, wanted=signals))
+            if reach is not None and self._open is None:
+                stack.push_async_callback(self.close)
+                if not await self._reached(reach, asked):
+                    return
+            await stack.enter_async_context(
+                self.running(
+                    workers=workers,
+                    retry_worker=retry_worker,
+                    keeper=keeper,
+                    stopping=stopping,
+                    stopped=stopped,
+                )
+            )
             if ready is not None:
                 await ready()
             waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(asked.wait())]
@@ -622,6 +632,21 @@ class Leveret:
             finally:
                 for task in waits:
                     task.cancel()
+
+    async def _reached(self, reach: Callable[[Transport], Awaitable[None]], asked: asyncio.Event) -> bool:
+        """Open; False where the stop was asked for before the broker answered."""
+        opening = asyncio.ensure_future(self._open_by(reach))
+        stop = asyncio.ensure_future(asked.wait())
+        try:
+            await asyncio.wait({opening, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                opening.result()
+                return True
+            return False
+        finally:
+            opening.cancel()
+            stop.cancel()
+            await asyncio.wait({opening, stop})
 
     @contextlib.asynccontextmanager
     async def running(
@@ -663,6 +688,8 @@ class Leveret:
                 grace=config.shutdown_grace,
                 lease_ttl=config.lease.ttl,
                 overdue_rate=config.retry_worker.overdue_rate,
+                watches=self._stand is None,
+                watchdog=self._stand is None,
             )
             if self._stand is not None:
                 knobs = self._stand.knobs(knobs)

@@ -15,7 +15,7 @@ from leveret.core.dead_letter import DeadLetter, LetterGroup, LetterState, Repla
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import Due, Filter, RetryEntry
-from leveret.core.topology import Topology
+from leveret.core.topology import Difference, Topology
 
 R = TypeVar("R")
 
@@ -168,6 +168,10 @@ class Transport(Protocol):
         """Where it stands."""
 
     @property
+    def server_version(self) -> str:
+        """The version of RabbitMQ over there, such as `4.0.5`; empty where it is none, or while not connected."""
+
+    @property
     def frame_max(self) -> int:
         """The negotiated frame size in bytes."""
 
@@ -178,6 +182,9 @@ class Transport(Protocol):
     @property
     def buffered(self) -> int:
         """Bytes that were sent, but not yet handed to the operating system."""
+
+    def flush(self) -> None:
+        """Hand to the operating system now what was sent, as far as it takes it."""
 
     async def drained(self) -> None:
         """Return when nothing is buffered, or the connection is gone."""
@@ -204,6 +211,15 @@ class Transport(Protocol):
             AccessRefused: no permission.
         """
 
+    async def inspect(self, topology: Topology) -> Sequence[Difference]:
+        """How exchanges and queues on the broker differ from *topology*; nothing is made or changed.
+
+        Bindings are left out: a broker does not tell of them.
+
+        Raises:
+            BrokerUnreachable: the connection went, and none is being made.
+        """
+
     @property
     def sendable(self) -> bool:
         """Whether a send would go out now: connected, not blocked, room in the confirm window."""
@@ -212,7 +228,9 @@ class Transport(Protocol):
         """Return when a send would go out now."""
 
     def send(self, message: Outgoing) -> asyncio.Future[None]:
-        """Publish once, now, and return what settles with the broker's answer. Many may be outstanding.
+        """Publish once, and return what settles with the broker's answer. Many may be outstanding.
+
+        It goes out in this turn of the loop, together with what else is sent in it; at once where `flush` follows.
 
         The future ends as: done (confirmed, and not returned where mandatory), `Unroutable`,
         `PublishRefused` (nack, 403, 404, 406; `.code`), or `PublishTimeout` (the connection went before an answer came:

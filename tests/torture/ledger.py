@@ -6,11 +6,11 @@ A message is known by its body, which nothing on its way may change; so one look
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from leveret import Context
+from leveret import Context, HardFailure, SoftFailure
 from leveret.core.dead_letter import DeadLetter
 from leveret.core.message import Message
 
@@ -133,3 +133,47 @@ class Ledger:
 def result_of(body: bytes) -> bytes:
     """The body of what the handler returns for *body*."""
     return b'{"receipt_for":"' + body.hex().encode() + b'"}'
+
+
+# ── The scenario ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def decide(kind: str, ctx: Context, *, mended: bool) -> Message | None:
+    """What the handler of a message of that kind raises or returns."""
+    if kind in {"soft", "no id", "wide"} and ctx.attempt == 1:
+        raise SoftFailure("not yet")
+    if kind == "uncounted" and ctx.first_failed_at is None:
+        raise SoftFailure("not yet", retry_after=1.5, counted=False)
+    if kind == "exhausted":
+        raise SoftFailure("never")
+    if kind == "hard" and not mended:
+        raise HardFailure("hopeless")
+    if kind in {"result", "soft", "later"}:
+        return Message("receipt.sent", result_of(ctx.body))
+    if kind == "no taker":
+        return Message("nobody.takes", result_of(ctx.body))
+    return None
+
+
+def planned() -> Iterator[Planned]:
+    """What is published: three of each kind, and some more that are replayed."""
+    kinds: list[Kind] = [
+        "plain", "result", "soft", "uncounted", "exhausted", "hard", "broken", "no taker", "later", "no id",
+        "malformed", "ordered", "wide",
+    ]  # fmt: skip
+    hard: list[Kind] = ["hard"]
+    for number in range(6):
+        for kind in kinds if number < 3 else hard:
+            body = b'{"kind":"%s","number":%d}' % (kind.encode(), number)
+            if kind in {"broken", "malformed"}:
+                body = body[:-1]
+            message = Message(
+                "book.kept" if kind == "ordered" else "order.placed",
+                body,
+                id=None if kind == "no id" else f"{kind}-{number}",
+                # With the headers of an envelope, a wide one's would no longer fit their frame.
+                headers={"kept": [1, {"deep": number}]} | ({"wide": "x" * 130_700} if kind == "wide" else {}),
+                correlation_id=None if kind == "no id" else f"about {number}",
+                priority=None if kind == "no id" else number,
+            )
+            yield Planned(kind, message, body)

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.torture.ledger import Kind, Ledger, Planned, result_of
+from tests.torture.ledger import Ledger, Planned, decide, planned
 
 from leveret import (
     Context,
-    HardFailure,
     Leveret,
     Message,
     PublishRefused,
     PublishTimeout,
     RetryPolicy,
-    SoftFailure,
 )
 from leveret.app import Stand
 from leveret.core import handover
@@ -195,21 +192,9 @@ def shop(life: Life) -> Leveret:
         ledger.start(ctx)
         await clock.sleep(HANDLER)
         await life.still_alive()
-        kind = order["kind"]
-        if kind in {"soft", "no id", "wide"} and ctx.attempt == 1:
-            raise SoftFailure("not yet")
-        if kind == "uncounted" and ctx.first_failed_at is None:
-            raise SoftFailure("not yet", retry_after=1.5, counted=False)
-        if kind == "exhausted":
-            raise SoftFailure("never")
-        if kind == "hard" and not ledger.mended:
-            raise HardFailure("hopeless")
+        result = decide(order["kind"], ctx, mended=ledger.mended)
         ledger.done[ctx.body] += 1
-        if kind in {"result", "soft", "later"}:
-            return Message("receipt.sent", result_of(ctx.body))
-        if kind == "no taker":
-            return Message("nobody.takes", result_of(ctx.body))
-        return None
+        return result
 
     @app.worker("book.*", prefetch=1, max_deliveries=30)
     async def book(entry: dict[str, Any], ctx: Context) -> None:
@@ -237,7 +222,7 @@ class Scene:
         self.broker = MemoryBroker()
         self.stores = Stores(self.clock, path)
         self.clock.settle = self.stores.settled
-        self.ledger = Ledger(planned=list(_planned()))
+        self.ledger = Ledger(planned=list(planned()))
         #: Another program that publishes to the same broker.
         self.outside = MemoryTransport(self.broker, world=fake_world(1000, self.clock))
         self.lives: list[Life] = []
@@ -375,29 +360,6 @@ class Scene:
     async def _letters(self, life: Life, *states: Any) -> list[Any]:
         found, _ = await life.store.letters(Filter(namespace="shop"), limit=1000, states=states)
         return [await life.store.letter("shop", letter.id) for letter in found]
-
-
-def _planned() -> Iterator[Planned]:
-    kinds: list[Kind] = [
-        "plain", "result", "soft", "uncounted", "exhausted", "hard", "broken", "no taker", "later", "no id",
-        "malformed", "ordered", "wide",
-    ]  # fmt: skip
-    hard: list[Kind] = ["hard"]
-    for number in range(6):
-        for kind in kinds if number < 3 else hard:
-            body = b'{"kind":"%s","number":%d}' % (kind.encode(), number)
-            if kind in {"broken", "malformed"}:
-                body = body[:-1]
-            message = Message(
-                "book.kept" if kind == "ordered" else "order.placed",
-                body,
-                id=None if kind == "no id" else f"{kind}-{number}",
-                # With the headers of an envelope, a wide one's would no longer fit their frame.
-                headers={"kept": [1, {"deep": number}]} | ({"wide": "x" * 130_700} if kind == "wide" else {}),
-                correlation_id=None if kind == "no id" else f"about {number}",
-                priority=None if kind == "no id" else number,
-            )
-            yield Planned(kind, message, body)
 
 
 # ── The tests ─────────────────────────────────────────────────────────────────────────────────────────────────────────

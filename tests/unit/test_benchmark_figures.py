@@ -1,8 +1,13 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import SimpleNamespace
 
+import pytest
 from benchmarks import __main__ as benchmarks
+from benchmarks import peers_run
+from benchmarks.broker import NoBroker
 from benchmarks.figure import Figure
 
 OURS = Figure(name="pipeline", value=16200.4, unit="/s", peer="bare queue", peer_value=48000.0)
@@ -35,3 +40,53 @@ def test_figures_that_are_not_measured_again_stay_in_the_results(tmp_path, monke
 def test_an_unknown_benchmark_is_refused_with_those_that_there_are(capsys):
     assert benchmarks.main(["pipeline"]) == 2
     assert "there are import_time, pipeline_memory" in capsys.readouterr().err
+
+
+def stand_in(monkeypatch, tmp_path, **measures):
+    monkeypatch.setattr(benchmarks, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(benchmarks, "QUESTIONS", tuple(measures))
+    for name, measure in measures.items():
+        monkeypatch.setitem(sys.modules, f"benchmarks.{name}", SimpleNamespace(measure=measure))
+
+
+def test_what_needs_a_broker_is_left_out_where_there_is_none_and_the_rest_is_measured(
+    monkeypatch, tmp_path, capsys
+):
+    def on_a_broker():
+        yield OURS
+        raise NoBroker("needs RabbitMQ: make services")
+
+    stand_in(
+        monkeypatch, tmp_path, first=on_a_broker, second=lambda: [Figure(name="late", value=1.0, unit=" ms")]
+    )
+    assert benchmarks.main([]) == 1
+    told = capsys.readouterr()
+    assert [line.split()[0] for line in told.out.splitlines()] == ["pipeline", "late"]
+    assert "needs RabbitMQ: make services" in told.err
+
+
+def test_figures_can_be_had_as_json_lines(monkeypatch, tmp_path, capsys):
+    stand_in(monkeypatch, tmp_path, first=lambda: [OURS])
+    assert benchmarks.main(["--json", "first"]) == 0
+    assert json.loads(capsys.readouterr().out) == OURS.written()
+
+
+def test_a_peer_that_fails_is_told_of_in_its_own_words_and_without_the_brokers_password(
+    monkeypatch, tmp_path
+):
+    (tmp_path / "peers").mkdir()
+    (tmp_path / "peers" / "broken.py").write_text("import sys; sys.exit('no such broker')")
+    monkeypatch.setattr(peers_run, "_HERE", tmp_path)
+    monkeypatch.setattr(peers_run, "_interpreter", lambda: sys.executable)
+    with pytest.raises(RuntimeError) as told:
+        peers_run.run("broken.py", "amqp://guest:secret@nowhere")
+    assert "no such broker" in str(told.value)
+    assert "secret" not in str(told.value)
+
+
+def test_a_peer_gives_the_figure_on_its_last_line(monkeypatch, tmp_path):
+    (tmp_path / "peers").mkdir()
+    (tmp_path / "peers" / "quick.py").write_text("""print('hello'); print('{"per_second": 12.5}')""")
+    monkeypatch.setattr(peers_run, "_HERE", tmp_path)
+    monkeypatch.setattr(peers_run, "_interpreter", lambda: sys.executable)
+    assert peers_run.run("quick.py") == 12.5

@@ -274,15 +274,11 @@ async def with_broker(look: Look, namespace: str) -> AsyncIterator[Parts]:
         BrokerError: it is not to be reached.
     """
     from leveret.cli.looking import refuse_memory_broker
+    from leveret.cli.reaching import connected
     from leveret.runtime.here import parts_here
-    from leveret.runtime.wiring import make_transport
 
     refuse_memory_broker(look.config, "dead replay --here")
-    transport = make_transport(look.config.require_broker(), look.world)
-    await transport.open()
-    try:
+    async with connected(look.config, look.world, look.console) as transport:
         yield parts_here(
             look.store, look.world, namespace, transport=transport, exchange=look.config.exchange
         )
-    finally:
-        await transport.close()

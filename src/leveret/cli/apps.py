@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -128,9 +129,20 @@ def opened(app: Leveret) -> Opened:
     )
 
 
+@contextlib.asynccontextmanager
+async def opening(app: Leveret, reach: Callable[[Transport], Awaitable[None]]) -> AsyncIterator[Opened]:
+    """Have *app* open within the block; *reach* connects."""
+    await app._open_by(reach)  # noqa: SLF001
+    try:
+        yield opened(app)
+    finally:
+        await app.close()
+
+
 async def host(
     app: Leveret,
     *,
+    reach: Callable[[Transport], Awaitable[None]],
     workers: Sequence[str] | None,
     retry_worker: bool,
     keeper: bool,
@@ -139,13 +151,14 @@ async def host(
     stopping: Callable[[int], object],
     stopped: Callable[[Stopped], object],
 ) -> None:
-    """Run *app* until a signal, or until it is idle."""
+    """Run *app* until a signal, or until it is idle; *reach* connects, and a signal ends its waiting."""
     await app._host(  # noqa: SLF001
         workers=workers,
         retry_worker=retry_worker,
         keeper=keeper,
         until_idle=until_idle,
         signals=True,
+        reach=reach,
         ready=ready,
         stopping=stopping,
         stopped=stopped,

@@ -6,7 +6,21 @@ from typing import Annotated, Final
 
 import typer
 
-from leveret.cli import dead, demo, doctor, exits, publish, retries, run, services, status, store, topology
+from leveret.cli import (
+    bench,
+    dead,
+    demo,
+    doctor,
+    exits,
+    publish,
+    retries,
+    run,
+    services,
+    status,
+    store,
+    tail,
+    topology,
+)
 
 #: Below the help, and in the reference.
 _EPILOG: Final = "Exit codes: " + " · ".join(f"{code} {meaning}" for code, meaning in exits.MEANINGS.items())
@@ -39,5 +53,5 @@ def _root(
     pass
 
 
-for group in (demo, run, services, publish, status, retries, dead, topology, store, doctor):
+for group in (demo, run, services, publish, tail, status, retries, dead, topology, store, doctor, bench):
     group.add_to(cli)

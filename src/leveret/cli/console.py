@@ -63,10 +63,12 @@ class Console:
         """A line of the result."""
         self._out.print(Text(text, style=style))
 
-    def record(self, value: Mapping[str, Any]) -> None:
-        """A result for programs, in one line."""
+    def record(self, value: Mapping[str, Any], *, now: bool = False) -> None:
+        """A result for programs, in one line; *now*: not only when more have come, since somebody waits for each."""
         try:
             sys.stdout.write(json.dumps(value) + "\n")
+            if now:
+                sys.stdout.flush()
         except BrokenPipeError:
             raise ReaderGone from None
 

@@ -67,6 +67,11 @@ async def list_(
         total = await look.store.count_letters(wanted, states=(state,))
         more = f" More: --limit {total}" if total > len(rows) else ""
         console.head(f"{len(rows)} of {total} {state}.{more}{_hint(state, shorts)}")
+        if state == "dead" and not console.quiet:
+            from leveret.cli.broker import unkept
+
+            if words_of_it := await unkept(look.config, look.world, await look.namespaces()):
+                console.head(words_of_it)
 
 
 async def groups(*, which: Which, common: Common) -> None:

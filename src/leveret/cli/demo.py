@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ import typer
 
 from leveret.cli.exits import DONE, WRONG
 from leveret.cli.options import Common, command
-from leveret.core.errors import ConfigError
+from leveret.core.errors import BrokerError, ConfigError, MissingExtra, NotSupported
 
 if TYPE_CHECKING:
     from leveret.core.urls import BrokerUrl, StoreUrl
@@ -62,10 +63,11 @@ async def demo(
         with watching(console, f"{shown} · {store} · seed {seed}", plain=plain) as view:
             run = Demo(namespace, broker=broker, store=store, seed=seed, count=count, view=view)
             ledger = await run.run()
-    finally:
+    except (ConfigError, NotSupported, BrokerError, MissingExtra):
         # A run that could not even begin leaves nothing behind.
-        if own_folder is not None and not any(own_folder.iterdir()):
-            own_folder.rmdir()
+        if own_folder is not None:
+            shutil.rmtree(own_folder)
+        raise
     if common.json:
         console.record(_record(ledger, namespace=namespace, store=str(store), seed=seed))
     else:

@@ -34,6 +34,16 @@ class Published:
     unknown: list[int] = field(default_factory=list)
     #: The first error of each kind, in its own words.
     words: dict[str, str] = field(default_factory=dict)
+    #: How many lines there are where that is known, and how long it took.
+    total: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def pace(self) -> str:
+        """How many of how many, and how fast."""
+        settled = self.confirmed + len(self.unroutable) + len(self.refused) + len(self.unknown)
+        rate = f"   {settled / self.seconds:.0f}/s" if self.seconds else ""
+        return f"{settled} of {settled if self.total is None else self.total}{rate}"
 
     @property
     def exit_code(self) -> int:
@@ -85,8 +95,10 @@ async def publish(
     lines are named, so that they can be sent again.
     """
     from leveret.app import Leveret
+    from leveret.cli.apps import opening
     from leveret.cli.console import Console
     from leveret.cli.looking import refuse_memory_broker
+    from leveret.cli.reaching import reach
     from leveret.core.errors import ConfigError
 
     if payload is not None and file is not None:
@@ -103,7 +115,7 @@ async def publish(
         _check_readable(Path(str(source)))
     console = Console(common)
     app = Leveret(config=config)
-    async with app:
+    async with opening(app, lambda transport: reach(transport, console)):
         if source is None:
             id = await app.publish(type, single, headers=given)
             if console.json:
@@ -121,10 +133,10 @@ def tell(came_to: Published, console: Console) -> int:
     if console.json:
         console.record({
             "confirmed": came_to.confirmed, "unroutable": came_to.unroutable, "refused": came_to.refused,
-            "unknown": came_to.unknown,
+            "unknown": came_to.unknown, "seconds": round(came_to.seconds, 3),
         })  # fmt: skip
     else:
-        console.result(str(came_to))
+        console.result(f"{came_to.pace}   {came_to}")
     for words in came_to.words.values():
         console.warning(words)
     return came_to.exit_code
@@ -180,7 +192,8 @@ async def send(
     from leveret.core.errors import BadPayload, PublishError, PublishTimeout, Unroutable
     from leveret.core.message import Message
 
-    came_to = Published()
+    came_to = Published(total=total)
+    began = asyncio.get_running_loop().time()
     room = asyncio.Semaphore(_AT_ONCE)
     under_way: set[asyncio.Task[None]] = set()
 
@@ -215,6 +228,7 @@ async def send(
         finally:
             for task in under_way:
                 task.cancel()
+    came_to.seconds = asyncio.get_running_loop().time() - began
     for found in (came_to.unroutable, came_to.refused, came_to.unknown):
         found.sort()
     return came_to

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from leveret.cli.options import Common, Target, command
+from leveret.cli.words import broker_words
 
 if TYPE_CHECKING:
     from leveret.app import Leveret
@@ -64,7 +66,8 @@ def run(
     """Run an app: its workers, its retry worker and its keeper.
 
     Ctrl+C or SIGTERM stops: what runs is finished within shutdown_grace, what has not started goes back to its queue.
-    A second one stops at once; what was in hand is delivered again.
+    A second one stops at once; what was in hand is delivered again. A broker that is not up yet is waited for; one that
+    refuses us is not.
     """
     if reload:
         from leveret.cli.reload import supervise
@@ -114,13 +117,17 @@ async def serve(
     keeper: bool,
     until_idle: bool = False,
 ) -> None:
-    """Run *app* with its banner and its last words."""
+    """Run *app* with its banner and its last words. A broker that is not up yet is waited for."""
     from leveret.cli.apps import host, opened
     from leveret.cli.console import Console
+    from leveret.cli.reaching import reach
 
     console = Console(common)
+    begun = False
 
     async def ready() -> None:
+        nonlocal begun
+        begun = True
         await _show_banner(console, opened(app), workers=workers, retry_worker=retry_worker, keeper=keeper)
 
     def stopping(running: int) -> None:
@@ -144,6 +151,7 @@ async def serve(
 
     await host(
         app,
+        reach=lambda transport: reach(transport, console, patience=None),
         workers=workers,
         retry_worker=retry_worker,
         keeper=keeper,
@@ -152,6 +160,8 @@ async def serve(
         stopping=stopping,
         stopped=stopped,
     )
+    if not begun:
+        console.note(" stopped: the broker had not answered yet, and nothing was begun")
 
 
 async def _show_banner(
@@ -173,6 +183,7 @@ async def _show_banner(
                 "event": "ready",
                 "namespace": inside.namespace,
                 "broker": inside.transport.display,
+                "broker_version": inside.transport.server_version,
                 "store": inside.store.display,
                 "waiting": waiting,
                 "dead": dead,
@@ -184,9 +195,12 @@ async def _show_banner(
     if console.quiet or console.json:
         return
     console.note(
-        f" {inside.namespace}   {inside.transport.display} ({config.origin('broker')})   "
+        f" {inside.namespace}   {broker_words(inside.transport)} ({config.origin('broker')})   "
         f"{inside.store.display} ({config.origin('store')}): {waiting} waiting, {dead} dead"
     )
+    if not plans and workers == []:
+        await _show_services(console, inside, roles, waiting=waiting, dead=dead)
+        return
     if plans:
         console.notes(
             ["worker", "queue", "takes", "prefetch", "at once", "timeout", "tries"],
@@ -202,6 +216,21 @@ async def _show_banner(
         if name in roles
     ]
     console.note(f" also here: {', '.join(also) or 'neither retry worker nor keeper'}.  Ready; Ctrl+C stops.")
+
+
+async def _show_services(
+    console: Console, inside: Opened, roles: Mapping[str, str], *, waiting: int, dead: int
+) -> None:
+    """The last line of a process that runs no worker of its own: how it stands, and what there is to do."""
+    from leveret.core.retry_entry import Filter
+
+    parts = []
+    if "retry" in roles:
+        overdue = await inside.store.count_entries(Filter(namespace=inside.namespace), overdue=True)
+        parts.append(f"{roles['retry']}. {waiting} waiting, {overdue or 'none'} overdue")
+    if "keeper" in roles:
+        parts.append(f"{roles['keeper']}. {dead} dead")
+    console.note(f" {inside.namespace}: {'; '.join(parts)}.  Ready; Ctrl+C stops.")
 
 
 def _worth_a_line(key: str, origin: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,6 +13,7 @@ from leveret.cli.options import Common, command
 from leveret.cli.words import counted, holder, span
 
 if TYPE_CHECKING:
+    from leveret.cli.broker import Lying
     from leveret.cli.looking import Look
     from leveret.ports import LeaseState
 
@@ -52,30 +54,113 @@ def add_to(cli: typer.Typer) -> None:
 
 
 async def status(*, common: Common) -> int:
-    """Show what waits, what died, and who holds the leases.
+    """Show what waits, what died, who holds the leases, and how the broker stands.
 
-    Ends with exit code 1 when something is wrong: retries more than a minute overdue.
+    Unkept are dead letters that no keeper has stored yet. Ends with exit code 1 when something is wrong: retries more
+    than a minute overdue; a broker that is not to be reached, or takes no messages; messages in the retry queue or the
+    dead-letter queue that nobody consumes.
     """
     from leveret.cli.looking import looking
 
     async with looking(common) as look:
-        standings = [await standing(look, namespace) for namespace in await look.namespaces()]
+        namespaces = await look.namespaces()
+        standings = [await standing(look, namespace) for namespace in namespaces]
+        over_there = await _over_there(look, namespaces)
         console = look.console
+        faults = [fault for each in standings for fault in each.faults] + over_there.faults
         if console.json:
             for each in standings:
-                console.record({**asdict(each), "retry_worker": _lease(each.retry_worker),
-                                "keeper": _lease(each.keeper), "faults": each.faults})  # fmt: skip
+                console.record(_record(each, over_there))
         else:
             await look.show_head()
             if standings:
                 console.table(
-                    ["namespace", "waiting", "overdue", "next due", "dead", "retry worker", "keeper"],
-                    [_row(each) for each in standings],
-                    right=("waiting", "overdue", "dead"),
+                    [
+                        "namespace",
+                        "waiting",
+                        "overdue",
+                        "next due",
+                        "dead",
+                        "unkept",
+                        "retry worker",
+                        "keeper",
+                    ],
+                    [_row(each, over_there) for each in standings],
+                    right=("waiting", "overdue", "dead", "unkept"),
                 )
-            for fault in (fault for each in standings for fault in each.faults):
+            if over_there.queues:
+                console.table(
+                    ["queue", "ready", "consumers"],
+                    [_queue_row(queue) for pair in over_there.queues.values() for queue in pair],
+                    right=("ready", "consumers"),
+                )
+            if over_there.takes:
+                console.result(f" {over_there.takes}", "ok")
+            for fault in faults:
                 console.result(f" {fault}", "fault")
-        return exits.WRONG if any(each.faults for each in standings) else exits.DONE
+        return exits.WRONG if faults else exits.DONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverThere:
+    """How the broker stands; empty where none is named, or it lives inside one process."""
+
+    #: That it takes messages; empty where it does not.
+    takes: str = ""
+    #: Why it is of no use now.
+    fault: str = ""
+    #: The retry queue and the dead-letter queue of each namespace.
+    queues: Mapping[str, tuple[Lying, Lying]] = field(default_factory=dict)
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong, with the way out."""
+        found = [self.fault] if self.fault else []
+        for retry, dead in self.queues.values():
+            for queue, service in ((retry, "retry-worker"), (dead, "keeper")):
+                if queue.ready and not queue.consumers:
+                    found.append(
+                        f"{counted(queue.ready, 'message')} in {queue.queue}, and nobody consumes it. Start one: "
+                        f"leveret run, or leveret {service}"
+                    )
+        return found
+
+
+async def _over_there(look: Look, namespaces: Iterable[str]) -> OverThere:
+    from leveret.cli.broker import blocked, lying
+    from leveret.cli.reaching import connected
+    from leveret.cli.words import broker_words
+    from leveret.core.errors import BrokerError, MissingExtra
+
+    if look.config.broker is None or look.config.broker.scheme == "memory":
+        return OverThere()
+    try:
+        async with connected(look.config, look.world, look.console) as transport:
+            why = await blocked(transport)
+            about = broker_words(transport)
+            return OverThere(
+                takes="" if why else f"{about} takes messages, and is not blocked",
+                fault=f"{about}: {why}" if why else "",
+                queues={namespace: await lying(transport, namespace) for namespace in namespaces},
+            )
+    except (BrokerError, MissingExtra) as error:
+        return OverThere(fault=str(error))
+
+
+def _record(each: Standing, over_there: OverThere) -> dict[str, object]:
+    told = {**asdict(each), "retry_worker": _lease(each.retry_worker), "keeper": _lease(each.keeper)}
+    told["faults"] = each.faults + over_there.faults
+    told["broker_takes_messages"] = bool(over_there.takes)
+    pair = over_there.queues.get(each.namespace)
+    told["unkept"] = None if pair is None else pair[1].ready
+    told["queues"] = [] if pair is None else [queue._asdict() for queue in pair]
+    return told
+
+
+def _queue_row(queue: Lying) -> list[str]:
+    if queue.ready is None:
+        return [queue.queue, "not there", "–"]
+    return [queue.queue, str(queue.ready), str(queue.consumers)]
 
 
 async def standing(look: Look, namespace: str) -> Standing:
@@ -101,14 +186,16 @@ async def standing(look: Look, namespace: str) -> Standing:
     )
 
 
-def _row(each: Standing) -> list[str]:
+def _row(each: Standing, over_there: OverThere) -> list[str]:
+    pair = over_there.queues.get(each.namespace)
+    unkept = "–" if pair is None or pair[1].ready is None else str(pair[1].ready)
     due = "–"
     if each.next_due_in is not None:
         late = each.next_due_in < 0
         due = f"{span(-each.next_due_in)} late" if late else f"in {span(each.next_due_in)}"
     return [
-        each.namespace, str(each.waiting), str(each.overdue), due, str(each.dead), lease_words(each.retry_worker),
-        lease_words(each.keeper),
+        each.namespace, str(each.waiting), str(each.overdue), due, str(each.dead), unkept,
+        lease_words(each.retry_worker), lease_words(each.keeper),
     ]  # fmt: skip
 
 

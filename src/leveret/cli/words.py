@@ -6,9 +6,12 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from leveret.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from leveret.ports import Transport
 
 #: A short id is any ending of at least so many characters.
 SHORTEST: Final = 6
@@ -151,6 +154,12 @@ def _ending(place: int, id: str, alike: Sequence[tuple[int, str]]) -> str:
         if all(other == place for other, name in alike if name.endswith(id[-length:])):
             return id[-length:]
     return ""
+
+
+def broker_words(transport: Transport) -> str:
+    """Which broker a connected transport speaks to."""
+    version = transport.server_version
+    return f"RabbitMQ {safe(version)} at {transport.display}" if version else transport.display
 
 
 def holder(name: str) -> str:

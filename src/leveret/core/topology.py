@@ -52,13 +52,15 @@ class RMQExchangeConfig:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue to be declared: durable always; `queue_type` None leaves the type to the broker."""
+    """A queue to be declared: durable, unless `temporary`; `queue_type` None leaves the type to the broker."""
 
     name: str
     queue_type: QueueType | None = "classic"
     arguments: Mapping[str, Any] = field(default_factory=lambda: _NO_ARGUMENTS)
     #: Written out as an argument even for classic, so that a quorum queue of that name is refused, not shared.
     pinned: bool = False
+    #: Of one connection alone, and gone with it: to look on, never for a message that must not be lost.
+    temporary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,24 @@ class Topology:
             _once(self.queues + other.queues, lambda q: q.name),
             _once(self.bindings + other.bindings, lambda b: b),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One way in which what lies on the broker is not what a topology says."""
+
+    kind: Literal["exchange", "queue"]
+    name: str
+    #: `missing`: it is not there. `differs`: harmless, used as it is. `unsafe`: it loses messages, or hides them, and
+    #: is not used. `refused`: the broker does not let us look or declare.
+    state: Literal["missing", "differs", "unsafe", "refused"]
+    #: What differs, such as `durable` or `x-queue-type`; empty where it is missing or refused.
+    argument: str = ""
+    #: Its value over there, and ours; None: none.
+    there: Any = None
+    here: Any = None
+    #: All of it in a sentence, with the way out.
+    words: str
 
 
 def _once(values: Iterable[Any], key: Any) -> tuple[Any, ...]:

@@ -21,6 +21,10 @@ class Deadlines:
         #: By their seconds.
         self._lines: dict[float, _Line] = {}
 
+    def bound(self, answer: asyncio.Future[Any], limit: float) -> None:
+        """Have *answer* cancelled where *limit* seconds pass before `release` is called with the same."""
+        self._line(limit).add(answer)
+
     async def met(self, answer: asyncio.Future[Any], limit: float) -> bool:
         """Await *answer*, False where *limit* seconds pass first; then it is cancelled.
 
@@ -30,9 +34,7 @@ class Deadlines:
         if answer.done():
             answer.result()
             return True
-        line = self._lines.get(limit)
-        if line is None:
-            line = self._lines[limit] = _Line(self._clock, limit)
+        line = self._line(limit)
         line.add(answer)
         # A task that is being cancelled already may still publish while it cleans up.
         before = _cancellations()
@@ -43,10 +45,22 @@ class Deadlines:
                 raise
             return False
         finally:
-            line.leave(answer)
-            if not line.waiting and self._lines.get(limit) is line:
-                del self._lines[limit]
+            self.release(answer, limit)
         return True
+
+    def release(self, answer: asyncio.Future[Any], limit: float) -> None:
+        """Nobody waits for *answer* any more; nothing happens where it is bound no longer."""
+        line = self._lines.get(limit)
+        if line is not None:
+            line.leave(answer)
+            if not line.waiting:
+                del self._lines[limit]
+
+    def _line(self, limit: float) -> _Line:
+        line = self._lines.get(limit)
+        if line is None:
+            line = self._lines[limit] = _Line(self._clock, limit)
+        return line
 
 
 class _Line:

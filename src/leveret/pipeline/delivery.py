@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from leveret.core import envelope, handover, json_form
+from leveret.core import headers as h
 from leveret.core.alarm import POISON_MESSAGE, RETRIES_EXHAUSTED, Alarm
 from leveret.core.dead_letter import Ending
 from leveret.core.envelope import Cause
@@ -81,6 +82,8 @@ class Road:
         #: Spreads the delays; None: no jitter.
         self._random = random
         self._told: set[str] = set()
+        #: Messages that are being moved to the end of their queue or to the suspects, until their originals are acked.
+        self._moving: dict[tuple[str | None, int], asyncio.Future[None]] = {}
 
     # ── The road ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -128,6 +131,11 @@ class Road:
                     freed()
                     await self._move(delivery, message)
                     return
+        elif message.starts:
+            await self._original_acked(message)
+            if delivery.stale:
+                freed()
+                return
         hand = self.recall.begin(delivery, message)
         hand.counted_as = counted_as
         try:
@@ -237,7 +245,27 @@ class Road:
                 "%s: a start could not be forgotten: %s", self.spec.name, error, extra={"action": "starts"}
             )
 
+    async def _original_acked(self, message: Received) -> None:
+        """Return when the original of a moved message is out of our hands.
+
+        The broker hands the moved one over as soon as it has it. One that kills us at once would leave both, each with
+        all its starts before it.
+        """
+        while (moving := self._moving.get(_same(message))) is not None:
+            await asyncio.wait((moving,))
+
     async def _move(self, delivery: Delivery, message: Received) -> None:
+        """Publish it again, counted, then ack; whoever takes the new one here waits for that."""
+        same = _same(message)
+        moving = self._moving[same] = asyncio.get_running_loop().create_future()
+        try:
+            await self._publish_counted(delivery, message)
+        finally:
+            moving.set_result(None)
+            if self._moving.get(same) is moving:
+                del self._moving[same]
+
+    async def _publish_counted(self, delivery: Delivery, message: Received) -> None:
         """A first flag proves nothing: to the end of its own queue, counted. Flagged again: to the suspects."""
         first = message.starts == 0 and self.spec.max_deliveries >= 3
         target = self.queue if first else self._parts.names.suspects(self.spec.name)
@@ -514,14 +542,15 @@ class Road:
             return False
         await self._parts.reach(handover.ENVELOPE_CONFIRMED, message.properties.message_id)
         self._observe(
+            message,
             lambda: json_form.soft_failure(
                 message, decision.cause, decision.plan, decision.max_attempts, hand.retry_id
-            )
+            ),
         )
         return True
 
     async def _bury(self, hand: InHand, decision: Bury) -> bool:
-        """A hard failure, or tries used up: a dead letter; a copy of a hard failure for whoever watches."""
+        """A hard failure, or tries used up: a dead letter; a copy for whoever watches."""
         message = hand.message
         hand.retry_id = hand.retry_id or retry_id(message) or self._parts.world.new_id()
         hand.letter_id = hand.letter_id or self._parts.world.new_id()
@@ -534,8 +563,8 @@ class Road:
             letter_id=hand.letter_id,
         ):
             return False
-        if decision.ending == "hard failure":
-            self._observe(lambda: json_form.hard_failure(message, decision.cause))
+        if decision.ending in {"hard failure", "retries exhausted"}:
+            self._observe(message, lambda: json_form.hard_failure(message, decision.cause))
         code = {"retries exhausted": RETRIES_EXHAUSTED, "worker died": POISON_MESSAGE}.get(decision.ending)
         if code is not None:
             self._parts.alarms.emit(
@@ -570,19 +599,25 @@ class Road:
         await self._parts.reach(handover.DEAD_LETTER_CONFIRMED, message.properties.message_id)
         return True
 
-    def _observe(self, write: Callable[[], bytes]) -> None:
+    def _observe(self, message: Received, write: Callable[[], bytes]) -> None:
         """A copy to the observer exchange, best effort: nothing depends on anyone listening."""
         transport = self._parts.transport
         if not transport.sendable:
             return
         try:
             body = write()
+            # The JSON form has no place for id and attempt, and whoever watches wants to know them.
+            properties = Properties.build(
+                content_type="application/json",
+                delivery_mode=1,
+                message_id=message.properties.message_id,
+                headers={h.ATTEMPT: message.attempt},
+            )
         except Exception:  # noqa: BLE001 - a stranger's payload must not stop its own envelope
             log.exception("a copy for observers could not be written", extra={"action": "observer"})
             return
         if len(body) > json_form.MOST_OBSERVED:
             return
-        properties = Properties.build(content_type="application/json", delivery_mode=1)
         answer = transport.send(Outgoing(self._parts.names.observer, "", body, properties, mandatory=False))
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
@@ -636,6 +671,11 @@ class Road:
         )
         for watcher in self._parts.watchers:
             watcher(run)
+
+
+def _same(message: Received) -> tuple[str | None, int]:
+    """What a message and its moved copy have in common."""
+    return message.properties.message_id, hash(message.body)
 
 
 def _ending(message: Received) -> str:

@@ -36,6 +36,8 @@ HELD_BACKOFF = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 FINAL_CODES = frozenset({403, 404, 406, 501, 502, 505, 541})
 #: How many publishes of one `publish_many` are under way at once.
 MANY_AT_ONCE = 1000
+#: After so many of them the loop has a turn: answers are read, and others have not waited for long.
+LOOK_UP_EVERY = 50
 
 
 def held_backoff() -> Iterator[float]:
@@ -144,40 +146,74 @@ class Publisher:
         Raises:
             PublishFailures: some were not confirmed; the others are.
         """
-        room = asyncio.Semaphore(MANY_AT_ONCE)
+        limit = self._timeout if timeout is None else timeout
         ids: list[str] = []
         failed: dict[int, PublishError | BadPayload] = {}
         faults: list[Exception] = []
-        under_way: set[asyncio.Task[None]] = set()
+        # No task for each message, unless it has to wait: that would take as long as all else that is done for it.
+        under_way: dict[asyncio.Future[None], tuple[int, Outgoing, Message]] = {}
+        most = MANY_AT_ONCE - 1
+        room: asyncio.Future[None] | None = None
 
-        async def one(position: int, message: Message) -> None:
-            try:
-                await self.publish(message, timeout=timeout)
-            except (PublishError, BadPayload) as error:
-                failed[position] = error
-            except Exception as fault:  # noqa: BLE001 - raised below: what nobody foresaw is never taken for a confirm
-                faults.append(fault)
-            finally:
-                room.release()
+        def settled(answer: asyncio.Future[None]) -> None:
+            position, out, message = under_way.pop(answer)
+            self._deadlines.release(answer, limit)
+            if answer.cancelled():
+                failed[position] = PublishTimeout(self._why_late(message, limit, sent=True), message=message)
+            elif (error := answer.exception()) is None:
+                pass
+            elif isinstance(error, PublishError):
+                told = error if error.message is not None else self._explained(error, out, message)
+                failed[position] = told
+            elif isinstance(error, Exception):
+                # What nobody foresaw is never taken for a confirm: raised below.
+                faults.append(error)
+            if room is not None and len(under_way) <= most and not room.done():
+                room.set_result(None)
 
         try:
             async for message in _each(messages):
-                await room.acquire()
-                task = asyncio.create_task(one(len(ids), message))
+                position = len(ids)
                 ids.append(message.id or "")
-                under_way.add(task)
-                task.add_done_callback(under_way.discard)
-            while under_way:
-                await asyncio.wait(under_way)
+                try:
+                    out = self.compose(message)
+                except BadPayload as error:
+                    failed[position] = error
+                    continue
+                except Exception as fault:  # noqa: BLE001 - as above
+                    faults.append(fault)
+                    continue
+                answer = self._sent(out, message, limit)
+                under_way[answer] = (position, out, message)
+                answer.add_done_callback(settled)
+                if len(under_way) > most:
+                    room = asyncio.get_running_loop().create_future()
+                    await room
+                elif not len(ids) % LOOK_UP_EVERY:
+                    await asyncio.sleep(0)
+            most = 0
+            if under_way:
+                room = asyncio.get_running_loop().create_future()
+                await room
         finally:
-            for task in under_way:
-                task.cancel()
+            for answer in under_way:
+                answer.remove_done_callback(settled)
+                self._deadlines.release(answer, limit)
+                answer.cancel()
         if faults:
             raise faults[0]
         if failed:
             confirmed = [id for position, id in enumerate(ids) if position not in failed]
             raise PublishFailures(confirmed, dict(sorted(failed.items())))
         return ids
+
+    def _sent(self, out: Outgoing, message: Message, limit: float) -> asyncio.Future[None]:
+        """Publish now where a send would go out; else a task waits until it would."""
+        if self._parts.world.reached is not None or not self._transport.sendable:
+            return asyncio.create_task(self.deliver(out, message, timeout=limit))
+        answer = self._transport.send(out)
+        self._deadlines.bound(answer, limit)
+        return answer
 
     def _why_late(self, message: Message, limit: float, *, sent: bool) -> str:
         state = self._transport.state
@@ -221,8 +257,8 @@ class Publisher:
                 f'"{message.type}" {about} was refused: {error}', message=message, code=error.code
             )
         return PublishTimeout(
-            f'"{message.type}" {about}: {error} Unknown whether it arrived. Send it again under the same id:  '
-            "await app.publish(error.message)",
+            # The transport's own words say that it is unknown, and what to do; how it is done here follows.
+            f'"{message.type}" {about}: {error}:  await app.publish(error.message)',
             message=message,
         )
 

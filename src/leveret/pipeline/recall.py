@@ -17,8 +17,13 @@ REMEMBERED = 10_000
 REMEMBERED_SECONDS = 600.0
 
 
+#: What a quorum queue writes into a message at each return.
+_COUNTS = ("x-delivery-count", "x-acquired-count")
+_DELIVERY_COUNT, _ACQUIRED_COUNT = (name.encode() for name in _COUNTS)
+
+
 class Mark(NamedTuple):
-    """What makes two deliveries one message: queue, tag, body and property bytes."""
+    """What makes two deliveries one message: queue, tag, body and property bytes, without the queue's own counts."""
 
     queue: str
     tag: str | None
@@ -28,7 +33,11 @@ class Mark(NamedTuple):
 
 def mark(delivery: Delivery) -> Mark:
     """The mark of a delivery. Hashes stand for the bytes: a tag is unique already, and a flag is needed besides."""
-    return Mark(delivery.queue, delivery.tag, hash(delivery.body), hash(delivery.properties.raw))
+    raw = delivery.properties.raw
+    # A quorum queue counts in a header, so that no two deliveries of a message bear the same bytes.
+    if _DELIVERY_COUNT in raw or _ACQUIRED_COUNT in raw:
+        raw = delivery.properties.edit(drop=_COUNTS).raw
+    return Mark(delivery.queue, delivery.tag, hash(delivery.body), hash(raw))
 
 
 #: Stands for the message of an outcome whose ack was sent: only the ack may have to be sent again.

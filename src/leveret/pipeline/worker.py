@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, MappingProxyType
+from types import CodeType, FrameType, MappingProxyType
 from typing import Any, Literal
 
 from leveret.core.errors import BadPayload, WorkerDefinition
@@ -274,6 +274,12 @@ def _hints(handler: Callable[..., Any], frame: FrameType | None) -> dict[str, An
                 value = scope.get(text, getattr(module, text, text))
                 found[name] = value
         return found
+
+
+def codes_of(handler: Callable[..., Any]) -> list[CodeType]:
+    """What runs when the handler is called: its decorators' code, where there are any, and its own as the last."""
+    codes = (getattr(each, "__code__", None) for each in _chain(handler))
+    return [code for code in codes if isinstance(code, CodeType)]
 
 
 def _location(handler: Callable[..., Any]) -> str:

@@ -94,8 +94,8 @@ class Dispatch:
         #: Rows under way, and rows that went out and have no answer yet, by queue.
         self._of_queue: Counter[str] = Counter()
         self._silent: Counter[str] = Counter()
-        #: Rows that are due, and wait for room in their queue.
-        self._deferred: list[Due] = []
+        #: Rows that are due, and wait for room in their queue, by queue.
+        self._deferred: dict[str, deque[Due]] = {}
         #: Queues that are gone: how often they were looked for.
         self._gone: dict[str, int] = {}
         self._looking: dict[str, Timer] = {}
@@ -187,6 +187,8 @@ class Dispatch:
             if rows:
                 await self._start(rows)
                 continue
+            if self._let_go():
+                continue
             next_in = self.schedule.next_in(now)
             refill_in = self.schedule.refill_in(now)
             await self._pause(max(0.0, refill_in if next_in is None else min(next_in, refill_in)))
@@ -275,8 +277,8 @@ class Dispatch:
             if waits or (full and self._silent[due.queue]):
                 self.add(due._replace(due_in=UNANSWERED_AGAIN))
             elif full:
-                # A batch of that queue is under way, and lets them go when it ends.
-                self._deferred.append(due)
+                # A batch of that queue is under way; its end wakes the lane, which lets them go.
+                self._deferred.setdefault(due.queue, deque()).append(due)
             else:
                 more[due.queue] += 1
                 going.append(due)
@@ -294,10 +296,22 @@ class Dispatch:
         self._batches.discard(task)
         self._room.release()
         self._woken.set()
-        deferred, self._deferred = self._deferred, []
-        for due in deferred:
-            self.add(due._replace(due_in=0.0))
         self._hand_on(task)
+
+    def _let_go(self) -> bool:
+        """As many deferred rows as there is room for; all of them each time took longer than their publishes."""
+        any_went = False
+        for queue, rows in list(self._deferred.items()):
+            room = MOST_OF_ONE_QUEUE - self._of_queue[queue] - self._silent[queue]
+            if room <= 0 and not self._of_queue[queue]:
+                # It has fallen silent, and no batch of it is left whose end would let them go.
+                room = len(rows)
+            for _ in range(min(room, len(rows))):
+                self.add(rows.popleft()._replace(due_in=0.0))
+                any_went = True
+            if not rows:
+                del self._deferred[queue]
+        return any_went
 
     def _hand_on(self, task: asyncio.Task[None]) -> None:
         """What ended a task of ours ends the term."""

@@ -23,6 +23,8 @@ BATCH = 500
 #: Seconds between tries where somebody else consumes the queue exclusively, and until that is told.
 IN_USE_EVERY = 5.0
 IN_USE_TOLD_AFTER = 120.0
+#: The broker's words for it; it says 403 also where a right is missing.
+IN_USE = "in exclusive use"
 
 
 class Taken(NamedTuple):
@@ -239,7 +241,15 @@ async def consume_exclusively(
                 queue, take, prefetch=prefetch, exclusive=not parts.store.shared
             )
         except AccessRefused as error:
-            if not told and clock.monotonic() - since >= IN_USE_TOLD_AFTER:
+            if IN_USE not in str(error):
+                # Nobody has it: we may not read it, and no waiting changes that.
+                if not told:
+                    told = True
+                    log.error(
+                        "%s is not consumed, and what arrives lies there: %s. Tried again every %g s.",
+                        queue, error, IN_USE_EVERY, extra={"action": "no_right"},
+                    )  # fmt: skip
+            elif not told and clock.monotonic() - since >= IN_USE_TOLD_AFTER:
                 told = True
                 log.error(
                     "another store or program consumes %s: %s. Two stores must not share one namespace's queue: each "

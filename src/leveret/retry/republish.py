@@ -122,6 +122,7 @@ class TransportRepublisher:
                 if not transport.sendable:
                     await transport.ready()
                 # What lies in a buffer of ours could still go out after the lease is over.
+                transport.flush()
                 if not transport.buffered:
                     break
                 await transport.drained()
@@ -130,6 +131,7 @@ class TransportRepublisher:
                     "the lease ended while entries were being republished; the next holder has the rest"
                 )
             answers.append(transport.send(outgoing(entry)))
+            transport.flush()
             if probing:
                 await self._parts.reach(handover.REPUBLISH_SENT, entry.message_id)
         told: list[PublishError | None] = []

@@ -10,19 +10,23 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from leveret.core.errors import BrokerError, StoreUnavailable
 from leveret.core.policy import RetryPolicy
 from leveret.core.retry_entry import Filter
 from leveret.dead_letters.keeper import Keeper
+from leveret.pipeline.broker_watch import BrokerWatch
 from leveret.pipeline.consumer import WorkerConsumer
 from leveret.pipeline.delivery import Road
 from leveret.pipeline.gate import Gate
+from leveret.pipeline.long_runs import LongRuns
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import Publisher
 from leveret.pipeline.suspects import LOOK_EVERY, Suspects
-from leveret.pipeline.worker import WorkerSpec
+from leveret.pipeline.watchdog import Watchdog
+from leveret.pipeline.worker import WorkerSpec, codes_of
 from leveret.ports import Threads
 from leveret.retry.schedule import HORIZON
 from leveret.retry.service import ACTS_EVERY, RetryService
@@ -54,6 +58,10 @@ class Knobs:
     horizon: float = HORIZON
     #: False: delays are exact, whatever the policies say.
     jitter: bool = True
+    #: Whether the broker and runs that last are looked at now and then; a clock that jumps years would look for ever.
+    watches: bool = False
+    #: Whether a thread watches, by real time, that no handler blocks the event loop.
+    watchdog: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +109,11 @@ class Runner:
         ]
         self.consumers = [WorkerConsumer(road, parts) for road in roads]
         self.suspects = Suspects(roads, parts, look_every=knobs.suspects_every)
+        self._watches: list[LongRuns | BrokerWatch | Watchdog] = []
+        if knobs.watches:
+            self._watches += [LongRuns(roads, parts.world.clock), BrokerWatch(self.consumers, parts)]
+        if knobs.watchdog:
+            self._watches.append(self._watchdog(roads))
         self.retry_service = (
             RetryService(
                 parts,
@@ -122,6 +135,14 @@ class Runner:
         self._threads.append(threads)
         return threads
 
+    def _watchdog(self, roads: Sequence[Road]) -> Watchdog:
+        names: dict[CodeType, str] = {}
+        for road in roads:
+            for code in codes_of(road.spec.handler):
+                # One function may serve several workers, and one decorator several functions.
+                names[code] = f"{names[code]} or {road.spec.name}" if code in names else road.spec.name
+        return Watchdog(names, threads=self._parts.world.threads(1, "leveret-watchdog"))
+
     async def start(self) -> None:
         """Begin: first those who keep what fails, then the workers."""
         for service in (self.retry_service, self.keeper):
@@ -131,6 +152,8 @@ class Runner:
             await consumer.start()
         if self.consumers:
             self.suspects.start()
+        for watch in self._watches:
+            watch.start()
 
     def nudge(self) -> None:
         """An act was written: the holder, if it is here, looks at once."""
@@ -188,6 +211,9 @@ class Runner:
         Args:
             stopping: told how many still run.
         """
+        for watch in self._watches:
+            # Nobody is to be told that what we stop ourselves is lost.
+            await watch.stop()
         await self.suspects.stop()
         returned = sum([await consumer.stop() for consumer in self.consumers])
         running = self.running
@@ -225,6 +251,8 @@ class Runner:
         for service in (self.retry_service, self.keeper):
             if service is not None:
                 await service.stop(release=False)
+        for watch in self._watches:
+            await watch.stop()
 
 
 @contextlib.asynccontextmanager

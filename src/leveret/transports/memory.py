@@ -17,7 +17,7 @@ from leveret.core.errors import (
     PublishTimeout,
 )
 from leveret.core.message import Outgoing
-from leveret.core.topology import Topology
+from leveret.core.topology import Difference, Topology
 from leveret.ports import ConnectionState, Delivery, QueueState, World
 from leveret.transports.confirm_window import ConfirmWindow
 from leveret.transports.memory_broker import MemoryBroker
@@ -127,6 +127,10 @@ class MemoryTransport:
         return "connecting" if self._wanted and self._broker.running else "disconnected"
 
     @property
+    def server_version(self) -> str:
+        return ""
+
+    @property
     def frame_max(self) -> int:
         return self._frame_max
 
@@ -139,6 +143,9 @@ class MemoryTransport:
         if self._connection is None:
             return 0
         return sum(len(m.body) + len(m.properties.raw) for m, _ in self._connection.held)
+
+    def flush(self) -> None:
+        """Nothing to do: a send is handed on at once."""
 
     async def drained(self) -> None:
         while self.buffered:
@@ -274,10 +281,14 @@ class MemoryTransport:
     # ── What lies on the broker ───────────────────────────────────────────────────────────────────────────────────────
 
     async def declare(self, topology: Topology) -> Sequence[str]:
-        await self._connected()
-        notes = self._broker.declare(topology)
+        connection = await self._connected()
+        notes = self._broker.declare(topology, connection)
         self._topology += topology
         return notes
+
+    async def inspect(self, topology: Topology) -> Sequence[Difference]:
+        await self._connected()
+        return self._broker.inspect(topology)
 
     async def queue_state(self, queue: str) -> QueueState | None:
         await self._connected()
@@ -285,7 +296,7 @@ class MemoryTransport:
 
     def _redeclare(self) -> None:
         try:
-            self._broker.declare(self._topology)
+            self._broker.declare(self._topology, self._connection)
         except (BrokerError, NotFound) as error:
             log.error("declared again on %s: %s", self.display, error, extra={"action": "redeclare"})
 

@@ -17,7 +17,7 @@ from leveret.core.errors import (
     Unroutable,
 )
 from leveret.core.message import Outgoing
-from leveret.core.topology import ExchangeType, RMQExchangeConfig, Topology
+from leveret.core.topology import Difference, ExchangeType, RMQExchangeConfig, Topology
 from leveret.core.topology import Queue as QueueDeclaration
 from leveret.ports import Clock, QueueState, Timer
 from leveret.transports.memory_connection import Answer, Connection, Consumer, MemoryDelivery
@@ -25,7 +25,14 @@ from leveret.transports.memory_dead_lettering import dead_lettered, runs_in_circ
 from leveret.transports.memory_publish import look_at
 from leveret.transports.memory_queue import Queue, Reason, Stored
 from leveret.transports.memory_routing import Routing
-from leveret.transports.queue_mismatch import FLAGS, declared_arguments, differences
+from leveret.transports.queue_mismatch import (
+    FLAGS,
+    compared,
+    declared_arguments,
+    declared_flags,
+    missing,
+    notes_of,
+)
 
 
 class QueueSnapshot(NamedTuple):
@@ -155,24 +162,42 @@ class MemoryBroker:
         with self.lock:
             self._routing.bind(exchange, queue, routing_key)
 
-    def declare(self, topology: Topology) -> list[str]:
-        """Make sure that all of it is there; see `leveret.ports.Transport.declare`."""
+    def declare(self, topology: Topology, connection: Connection | None = None) -> list[str]:
+        """Make sure that all of it is there; see `leveret.ports.Transport.declare`.
+
+        Args:
+            topology: what has to be there.
+            connection: whose temporary queues these are, gone with it.
+        """
         notes: list[str] = []
         with self.lock:
             for exchange in topology.exchanges:
                 self.declare_exchange(exchange.name, exchange.type, durable=exchange.durable)
             for queue in topology.queues:
-                notes += self._declare(queue)
+                notes += self._declare(queue, connection)
             for binding in topology.bindings:
                 self.bind(binding.exchange, binding.queue, binding.routing_key)
         return notes
 
-    def _declare(self, queue: QueueDeclaration) -> list[str]:
+    def _declare(self, queue: QueueDeclaration, connection: Connection | None) -> list[str]:
         there = self._queues.get(queue.name)
         if there is not None:
-            return differences(queue, _declared(there))
-        self.declare_queue(queue.name, declared_arguments(queue))
+            return notes_of(compared(queue, _declared(there)))
+        self.declare_queue(queue.name, declared_arguments(queue), **declared_flags(queue))
+        if queue.temporary and connection is not None:
+            connection.temporary.append(queue.name)
         return []
+
+    def inspect(self, topology: Topology) -> list[Difference]:
+        """How what lies here differs; see `leveret.ports.Transport.inspect`."""
+        with self.lock:
+            found = [each for exchange in topology.exchanges for each in self._routing.compared(exchange)]
+            for queue in topology.queues:
+                there = self._queues.get(queue.name)
+                found += (
+                    [missing("queue", queue.name)] if there is None else compared(queue, _declared(there))
+                )
+            return found
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue with all that lies in it; its consumers are cancelled. Harmless where there is none."""
@@ -262,6 +287,7 @@ class MemoryBroker:
             connections = list(self._connections)
             self._connections.clear()
             for connection in reversed(connections):
+                self._forget_temporary(connection)
                 connection.lose()
             self.changed()
 
@@ -354,6 +380,7 @@ class MemoryBroker:
                 return
             self._connections.pop(connection, None)
             queues = {consumer.queue: None for consumer in connection.consumers}
+            self._forget_temporary(connection)
             connection.lose()
             for queue in queues:
                 queue.hand_out()
@@ -443,6 +470,10 @@ class MemoryBroker:
             return None if queue is None else QueueState(len(queue.ready), len(queue.consumers))
 
     # ── Inside ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _forget_temporary(self, connection: Connection) -> None:
+        for name in connection.temporary:
+            self.delete_queue(name)
 
     def _take(self, connection: Connection, message: Outgoing) -> PublishError | None:
         """Route and store; what the broker has against it, or None."""

@@ -218,6 +218,8 @@ class Connection:
         #: In the order they were made, so that what a connection leaves behind goes back in a fixed order.
         self.consumers: dict[Consumer, None] = {}
         self.outbox: list[MemoryDelivery] = []
+        #: Names of queues that are gone with it.
+        self.temporary: list[str] = []
         #: Publishes with their verdict, told in the loop's next turn.
         self.answers: list[tuple[Answer, PublishError | None]] = []
         #: Publishes that the broker took, and will never answer.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.core.errors import BadPayload, NotFound, PublishRefused, QueueMismatch
+from leveret.core.errors import BadPayload, NotFound, PublishRefused
 from leveret.core.properties import check_short
-from leveret.core.topology import RMQExchangeConfig
+from leveret.core.topology import Difference, RMQExchangeConfig
 from leveret.transports.memory_queue import Queue
+from leveret.transports.queue_mismatch import missing, notes_of, other_type
 
 #: How many routes are remembered: routing keys may be as many as messages.
 _MOST_ROUTES: Final = 4096
@@ -45,16 +46,20 @@ class Routing:
         Raises:
             QueueMismatch: it exists with another type.
         """
-        there = self._exchanges.get(config.name)
-        if there is None:
+        if config.name in self._exchanges:
+            notes_of(self.compared(config))
+        else:
             self._exchanges[config.name] = _Exchange(config)
             self._known.clear()
-        elif there.config.type != config.type:
-            raise QueueMismatch(
-                f"exchange {config.name} exists with type={there.config.type!r}, leveret declares "
-                f"type={config.type!r}: messages would reach other queues than meant. Name another exchange, or delete "
-                "that one when nobody uses it"
-            )
+
+    def compared(self, config: RMQExchangeConfig) -> list[Difference]:
+        """How the exchange of that name differs."""
+        there = self._exchanges.get(config.name)
+        if there is None:
+            return [missing("exchange", config.name)]
+        if there.config.type == config.type:
+            return []
+        return [other_type(config, there.config.type)]
 
     def delete_exchange(self, name: str) -> None:
         """Delete an exchange with its bindings, where there is one."""

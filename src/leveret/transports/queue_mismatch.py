@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 from leveret.core.errors import QueueMismatch
 from leveret.core.queue_harm import harm
-from leveret.core.topology import Queue
+from leveret.core.topology import Difference, Queue, RMQExchangeConfig
 
 #: What a queue is declared with beside its arguments, under the names that a broker's refusal gives them.
 FLAGS: Final[Mapping[str, bool]] = {"durable": True, "auto_delete": False, "exclusive": False}
@@ -26,6 +26,16 @@ def declared_arguments(queue: Queue) -> dict[str, Any]:
     return arguments
 
 
+def declared_flags(queue: Queue) -> dict[str, bool]:
+    """What *queue* is declared with beside its arguments.
+
+    Example:
+        >>> declared_flags(Queue("shop.charge"))
+        {'durable': True, 'auto_delete': False, 'exclusive': False}
+    """
+    return {flag: value != queue.temporary for flag, value in FLAGS.items()}
+
+
 def differences(queue: Queue, theirs: Mapping[str, Any]) -> list[str]:
     """A sentence for each way in which the queue that exists differs harmlessly from the one we declare.
 
@@ -36,27 +46,73 @@ def differences(queue: Queue, theirs: Mapping[str, Any]) -> list[str]:
     Raises:
         QueueMismatch: one of the differences loses messages, or hides them from us.
     """
-    ours: dict[str, Any] = {**FLAGS, **declared_arguments(queue)}
-    notes = []
+    return notes_of(compared(queue, theirs))
+
+
+def notes_of(found: Sequence[Difference]) -> list[str]:
+    """The sentences of harmless differences.
+
+    Raises:
+        QueueMismatch: one of them is not harmless.
+    """
+    for each in found:
+        if each.state == "unsafe":
+            raise QueueMismatch(each.words)
+    return [each.words for each in found]
+
+
+def compared(queue: Queue, theirs: Mapping[str, Any]) -> list[Difference]:
+    """Each way in which the queue that exists differs from the one we declare; see `differences`."""
+    ours: dict[str, Any] = {**declared_flags(queue), **declared_arguments(queue)}
+    found = []
     for argument in sorted({*ours, *theirs}):
-        here, there = ours.get(argument), theirs.get(argument, FLAGS.get(argument))
+        here, there = ours.get(argument), theirs.get(argument, declared_flags(queue).get(argument))
         if argument == "x-queue-type":
             there = there or "classic"
             # Where no type is asked for, any will do.
             here = here or ("classic" if queue.queue_type is not None else there)
         if here == there:
             continue
-        if (harm := _harm(queue, argument, there, theirs)) is not None:
-            raise QueueMismatch(
-                f"queue {queue.name} exists with {_shown(argument, there)}, leveret declares {_shown(argument, here)}: "
-                f"{harm}. leveret neither uses nor deletes it. Delete it yourself once it is empty "
+        harm = _harm(queue, argument, there, theirs)
+        words = f"queue {queue.name} exists with {_shown(argument, there)}, leveret declares {_shown(argument, here)}"
+        if harm is not None:
+            words += (
+                f": {harm}. leveret neither uses nor deletes it. Delete it yourself once it is empty "
                 f"(rabbitmqctl delete_queue {queue.name} --if-empty), then start again"
             )
-        notes.append(
-            f"queue {queue.name} exists with {_shown(argument, there)}, leveret declares {_shown(argument, here)}. "
-            "leveret uses it as it is, and never deletes a queue."
+        else:
+            words += ". leveret uses it as it is, and never deletes a queue."
+        found.append(
+            Difference(
+                kind="queue",
+                name=queue.name,
+                state="differs" if harm is None else "unsafe",
+                argument=argument,
+                there=there,
+                here=here,
+                words=words,
+            )
         )
-    return notes
+    return found
+
+
+def missing(kind: Literal["exchange", "queue"], name: str) -> Difference:
+    """It is not there."""
+    return Difference(kind=kind, name=name, state="missing", words=f"{kind} {name} is not there")
+
+
+def other_type(exchange: RMQExchangeConfig, there: str) -> Difference:
+    """An exchange of that name is of another type."""
+    return Difference(
+        kind="exchange",
+        name=exchange.name,
+        state="unsafe",
+        argument="type",
+        there=there,
+        here=exchange.type,
+        words=f"exchange {exchange.name} exists with type={there!r}, leveret declares type={exchange.type!r}: messages "
+        "would reach other queues than meant. Name another exchange, or delete that one when nobody uses it",
+    )
 
 
 def _harm(queue: Queue, argument: str, there: Any, theirs: Mapping[str, Any]) -> str | None:

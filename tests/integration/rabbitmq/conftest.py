@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
+import pytest
 import pytest_asyncio
 from tests.cut_proxy import CutProxy
+from tests.rabbitmq_app import Place
 from tests.rabbitmq_node import Node
 from tests.rabbitmq_scene import RabbitHarness, hurried_world
 
@@ -37,3 +40,15 @@ async def connect(broker: RabbitHarness) -> AsyncIterator[Callable[..., Awaitabl
     yield connect
     for transport in opened:
         await transport.close()
+
+
+@pytest.fixture
+def place(broker: RabbitHarness, tmp_path: Path) -> Place:
+    """Where whole apps live, behind the test's own proxy."""
+    return Place(broker, tmp_path)
+
+
+@pytest.fixture
+def reconnects_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets apps connect again at once, where the wait is not what the test is about."""
+    monkeypatch.setattr("leveret.transports.rabbitmq.link.DELAYS", (0.05,))

@@ -195,3 +195,26 @@ async def test_acks_are_flushed_before_close(connect, queue):
         assert delivery.ack()
     await transport.close()
     assert await other.get(queue) is None
+
+
+async def test_a_get_from_a_queue_that_is_gone_costs_no_message_fetched_from_another(connect, queue):
+    transport = await connect()
+    await transport.send(Outgoing("", queue, b"one", PLAIN))
+    delivery = await transport.get(queue)
+    assert await transport.get(f"{queue}.gone") is None
+    assert delivery.stale is False
+    assert delivery.ack() is True
+
+
+async def test_gets_take_one_channel_a_queue_however_many_they_are(rabbitmq, connect, queue):
+    transport = await connect()
+    await asyncio.gather(*(transport.send(Outgoing("", queue, str(n).encode(), PLAIN)) for n in range(20)))
+    fetched = await asyncio.gather(*(transport.get(queue) for _ in range(25)))
+    assert [delivery and delivery.body for delivery in fetched] == [
+        *(str(n).encode() for n in range(20)), None, None, None, None, None
+    ]  # fmt: skip
+    for _ in range(20):
+        assert await transport.get(queue) is None
+    listed = await asyncio.to_thread(rabbitmq.ctl, "list_channels", "--no-table-headers", "number")
+    # One to publish, and one to fetch.
+    assert len(listed.splitlines()) == 2

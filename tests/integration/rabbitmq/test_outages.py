@@ -191,3 +191,22 @@ async def test_a_broker_killed_under_load_has_all_it_confirmed_and_consumers_com
     expected = {str(number).encode() for number, outcome in enumerate(came_to) if outcome is None}
     assert len(expected) > 50
     assert done | await bodies(transport, queue) >= expected
+
+
+async def test_abort_ends_as_a_process_that_dies_and_the_broker_has_all_back(connect, queue):
+    transport, other = await connect(), await connect()
+    await transport.consume(queue, inbox := Inbox(), prefetch=10)
+    await other.send(Outgoing("", queue, b"one", PLAIN))
+    (delivery,) = await inbox.until(1)
+    sent = transport.send(Outgoing("", queue, b"two", PLAIN))
+    transport.abort()
+    transport.abort()
+    assert (transport.state, delivery.ack(), transport.sendable) == ("closed", False, False)
+    async with asyncio.timeout(10):
+        await asyncio.wait((sent,))
+    await until(lambda: delivery.stale)
+    found = set()
+    async with asyncio.timeout(10):
+        while b"one" not in found:
+            found |= await bodies(other, queue)
+    await transport.close()

@@ -13,6 +13,7 @@ from pika.adapters import base_connection
 from pika.adapters.asyncio_connection import AsyncioConnection, _AsyncioIOServicesAdapter
 from pika.adapters.utils import io_services_utils
 from pika.connection import Connection
+from tests.rabbitmq_scene import url_of
 
 from leveret.core.properties import Properties
 from leveret.transports.rabbitmq import wire
@@ -39,9 +40,7 @@ def test_what_is_overridden_or_touched_is_there():
 
 
 async def test_header_frames_stay_raw_by_deliver_get_and_return(rabbitmq):
-    from tests.rabbitmq_scene import url_of
-
-    raw = Properties.build(headers={"real": 1.5, "large": "x" * 70_000}).raw + b""
+    raw = Properties.build(headers={"real": 1.5, "large": "x" * 70_000}).raw
     connection = await connect_to(url_of(rabbitmq.port), "is tested")
     came: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
 
@@ -69,3 +68,35 @@ async def test_header_frames_stay_raw_by_deliver_get_and_return(rabbitmq):
         )
         assert await came.get() == (queue, raw)
         await connection.goodbye()
+
+
+async def test_what_is_written_later_in_a_turn_goes_out_before_a_call_of_pika_that_follows(rabbitmq):
+    connection = await connect_to(url_of(rabbitmq.port), "is tested")
+    channel = Channel(connection)
+    queue = (await channel.call(channel.pika.queue_declare, queue="", exclusive=True)).queue
+    connection.write_soon(
+        wire.publish(channel.number, "", queue, b"\0\0", b"", mandatory=False, frame_max=connection.frame_max)
+    )
+    purged = await channel.call(channel.pika.queue_purge, queue=queue)
+    assert purged.message_count == 1
+    await connection.goodbye()
+
+
+async def test_what_is_written_in_one_turn_goes_out_in_one_piece_and_what_is_large_at_once(
+    rabbitmq, monkeypatch
+):
+    connection = await connect_to(url_of(rabbitmq.port), "is tested")
+    written: list[int] = []
+    monkeypatch.setattr(connection, "write", lambda data: written.append(len(data)))
+    for _ in range(3):
+        connection.write_soon(b"x" * 1000)
+    assert (written, connection.buffered) == ([], 3000)
+    await asyncio.sleep(0)
+    assert (written, connection.buffered) == ([3000], 0)
+    connection.write_soon(b"x" * 100_000)
+    assert written == [3000, 100_000]
+    connection.write_soon(b"x")
+    connection.flush()
+    assert written == [3000, 100_000, 1]
+    monkeypatch.undo()
+    await connection.goodbye()

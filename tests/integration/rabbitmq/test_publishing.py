@@ -172,3 +172,14 @@ async def test_a_return_finds_its_publish_whatever_the_headers_hold(connect, que
         transport, [Outgoing("", key, b"x" * 300_000, odd) for key in (queue, "nobody", queue, "nobody")]
     )
     assert [isinstance(outcome, Unroutable) for outcome in came_to] == [False, True, False, True]
+
+
+async def test_a_thousand_may_await_their_answer_and_no_more(connect, queue):
+    transport = await connect()
+    sent = [transport.send(Outgoing("", queue, b"", PLAIN)) for _ in range(999)]
+    assert transport.sendable
+    sent.append(transport.send(Outgoing("", queue, b"", PLAIN)))
+    assert not transport.sendable
+    async with asyncio.timeout(30):
+        await asyncio.gather(*sent)
+    assert transport.sendable

@@ -39,7 +39,7 @@ async def test_429_says_when_to_come_again(endpoint, client):
 
 async def test_none_reads_the_request_and_never_answers(endpoint, client):
     with pytest.raises(httpx.ReadTimeout):
-        await client.post(f"{endpoint.url}/1/none/200", json={"a": 1}, timeout=0.05)
+        await client.post(f"{endpoint.url}/1/none/200", json={"a": 1}, timeout=httpx.Timeout(10, read=0.05))
     assert endpoint.answers == {"none": 1}
     assert (await client.post(f"{endpoint.url}/1/none/200")).status_code == 200
 

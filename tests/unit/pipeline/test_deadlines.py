@@ -113,3 +113,19 @@ async def test_a_caller_who_is_cancelled_is_not_told_that_it_was_late():
     assert not neighbour.done()
     neighbour.set_result(None)
     assert await other is True
+
+
+async def test_a_bound_answer_is_cancelled_when_it_is_late_and_not_once_it_is_released():
+    clock = CountingClock()
+    deadlines = Deadlines(clock)
+    late, early = waiting(), waiting()
+    deadlines.bound(late, 10.0)
+    deadlines.bound(early, 10.0)
+    deadlines.release(early, 10.0)
+    await clock.advance(9.9)
+    assert not late.done()
+    await clock.advance(0.1)
+    deadlines.release(late, 10.0)
+    assert (late.cancelled(), early.done()) == (True, False)
+    assert clock.next_timer is None
+    assert clock.timers == 1

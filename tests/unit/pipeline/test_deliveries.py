@@ -8,6 +8,7 @@ import pytest
 from tests.unit.running_app import RunningApp
 
 from leveret import Context, Leveret, SoftFailure
+from leveret.core import handover
 from leveret.testing.fake_clock import idle
 
 
@@ -115,3 +116,36 @@ async def test_suspects_are_looked_for_again_after_a_fault_that_nobody_foresaw(a
         await t.send("shop.charge.suspects", b"x")
         await t.clock.advance(2)
         assert runs == [b"x"]
+
+
+async def test_a_moved_message_starts_only_once_its_original_is_out_of_hand(app):
+    starts = []
+    first, moved, ack = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @app.worker(concurrency=1)
+    async def charge(body: bytes) -> None:
+        starts.append(body)
+        if body == b"long":
+            await first.wait()
+
+    async def reached(point: str, message_id: str | None) -> None:
+        if point == handover.SUSPECT_MOVED:
+            moved.set()
+            await ack.wait()
+
+    t = RunningApp(app, knobs=lambda knobs: replace(knobs, grace=1))
+    t.world = replace(t.world, reached=reached)
+    async with t:
+        for body in (b"long", b"short"):
+            await t.send("shop.charge", body, message_id=body.decode())
+        # The short one had no slot yet: it comes back flagged, and nobody knows it.
+        t.broker.drop_connections()
+        await t.clock.advance(2)
+        first.set()
+        await t.clock.advance(1)
+        assert moved.is_set()
+        assert t.unsettled("shop.charge") == 2
+        assert starts == [b"long"]
+        ack.set()
+        await t.clock.advance(1)
+        assert starts == [b"long", b"short"]

@@ -7,6 +7,7 @@ from tests.unit.running_app import RunningApp
 
 from leveret import Leveret, Message, PublishFailures, PublishTimeout, SoftFailure
 from leveret.core.alarm import DLQ_PUBLISH_FAILED
+from leveret.pipeline.publishing import MANY_AT_ONCE
 from leveret.testing.fake_clock import idle
 
 
@@ -28,6 +29,65 @@ async def test_publish_many_never_counts_a_message_that_cannot_be_written_as_con
             await app.publish_many([good, Message("order.placed", {}, id="bad", **wrong)])
         assert told.value.confirmed == ["good"]
         assert list(told.value.failed) == [1]
+
+
+async def test_publish_many_makes_no_task_for_a_message_that_need_not_wait(app):
+    async with RunningApp(app) as t:
+        most = 0
+
+        def count(*_):
+            nonlocal most
+            most = max(most, len(asyncio.all_tasks()))
+
+        before = len(asyncio.all_tasks())
+        t.broker.on_publish.append(count)
+        await app.publish_many(Message("order.placed", n, id=str(n)) for n in range(200))
+        # The handlers of what has arrived have one each, up to their prefetch.
+        assert most - before < 60
+
+
+async def test_publish_many_tells_which_answers_never_came(app):
+    async with RunningApp(app) as t:
+        t.broker.lose_next_confirm()
+        publishing = asyncio.ensure_future(
+            app.publish_many(Message("order.placed", n, id=str(n)) for n in range(5))
+        )
+        await t.clock.advance(10)
+        with pytest.raises(PublishFailures) as told:
+            await publishing
+        assert told.value.confirmed == ["1", "2", "3", "4"]
+        assert isinstance(told.value.failed[0], PublishTimeout)
+        assert told.value.failed[0].message == Message("order.placed", 0, id="0")
+
+
+async def test_publish_many_ends_by_its_deadline_where_the_broker_stays_away(app):
+    async with RunningApp(app) as t:
+        t.broker.stop()
+        await idle()
+        publishing = asyncio.ensure_future(
+            app.publish_many(Message("order.placed", n, id=str(n)) for n in range(50))
+        )
+        await t.clock.advance(10)
+        with pytest.raises(PublishFailures) as told:
+            await publishing
+        assert told.value.confirmed == []
+        assert len(told.value.failed) == 50
+
+
+async def test_publish_many_goes_on_beyond_what_may_be_under_way_at_once(app):
+    async with RunningApp(app):
+        ids = [str(n) for n in range(2 * MANY_AT_ONCE + 1)]
+        assert await app.publish_many(Message("order.placed", {}, id=id) for id in ids) == ids
+
+
+async def test_a_publish_many_that_is_cancelled_does_not_wait_for_the_answers(app):
+    async with RunningApp(app) as t:
+        t.broker.lose_next_confirm()
+        publishing = asyncio.ensure_future(app.publish_many([Message("order.placed", {}, id="lost")]))
+        await idle()
+        publishing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await publishing
 
 
 async def test_a_publish_ends_by_its_deadline_where_it_first_had_to_wait_for_the_connection(app):

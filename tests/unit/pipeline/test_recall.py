@@ -245,3 +245,24 @@ def test_an_acked_message_is_remembered_without_its_body():
     again = recall.ended(PlainDelivery())
     assert again is not None
     assert again.confirmed
+
+
+async def test_what_a_quorum_queue_counts_makes_no_other_message_of_a_redelivery(app):
+    runs = []
+    go_on = asyncio.Event()
+
+    @app.worker(prefetch=1, queue_type="quorum")
+    async def tick(body: bytes) -> None:
+        runs.append(body)
+        await go_on.wait()
+
+    async with RunningApp(app) as t:
+        await t.send("shop.tick", b"tick", headers={"kept": 1})
+        for _ in range(10):
+            t.broker.drop_connections()
+            await t.clock.advance(1)
+        go_on.set()
+        await t.clock.advance(1)
+        assert runs == [b"tick"]
+        assert t.broker.snapshot()["shop.tick"][:2] == (0, 0)
+        assert t.data.letters == {}

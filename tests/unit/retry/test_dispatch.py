@@ -12,6 +12,8 @@ from leveret.core import headers as h
 from leveret.core.message import Outgoing, retry_key
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import RetryEntry
+from leveret.retry.dispatch import MOST_OF_ONE_QUEUE
+from leveret.retry.schedule import Schedule
 from leveret.stores.memory import MemoryStore
 
 
@@ -251,3 +253,24 @@ async def test_envelopes_whose_time_passed_while_nobody_took_them_in_go_at_the_r
         assert 18 <= t.ready("here") <= 22
         await t.clock.advance(3)
         assert [int(message.body) for message in t.broker.messages("here")] == list(range(40))
+
+
+async def test_a_backlog_of_one_queue_is_looked_at_a_few_times_a_row_however_long_it_is(
+    app, runs, monkeypatch
+):
+    looked_at = 0
+    plain = Schedule.add
+
+    def counted(*arguments, **more):
+        nonlocal looked_at
+        looked_at += 1
+        return plain(*arguments, **more)
+
+    monkeypatch.setattr(Schedule, "add", counted)
+    rows = 10 * MOST_OF_ONE_QUEUE
+    t = RunningApp(app)
+    await stored(t, *(entry(str(number), wait=1) for number in range(rows)))
+    async with t:
+        await t.clock.advance(10)
+        assert len(runs) == rows
+    assert looked_at < 3 * rows

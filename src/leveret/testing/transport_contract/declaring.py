@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from leveret.core.errors import QueueMismatch
 from leveret.core.topology import Binding, Queue, RMQExchangeConfig, Topology
 from leveret.testing.transport_contract.scene import (
+    PATIENCE,
     TIME,
     Inbox,
     Scene,
@@ -92,6 +94,75 @@ class Declaring:
         await transport.declare(Topology(exchanges=(exchange,)))
         with pytest.raises(QueueMismatch, match="fanout"):
             await transport.declare(Topology(exchanges=(RMQExchangeConfig(exchange.name, "topic"),)))
+
+    async def test_a_look_makes_nothing_that_is_missing(self, scene: Scene) -> None:
+        exchange, queue = scene.exchange(), scene.name()
+        topology = Topology((exchange,), (Queue(queue),), (Binding(exchange.name, queue, "#"),))
+        transport = await scene.connect()
+        for _ in range(2):
+            found = await transport.inspect(topology)
+            assert [(each.kind, each.name, each.state) for each in found] == [
+                ("exchange", exchange.name, "missing"),
+                ("queue", queue, "missing"),
+            ]
+        assert await transport.queue_state(queue) is None
+        await transport.declare(topology)
+        assert list(await transport.inspect(topology)) == []
+
+    @pytest.mark.parametrize(
+        ("arguments", "state", "argument", "there"),
+        [
+            ({"x-queue-type": "quorum"}, "differs", "x-queue-type", "quorum"),
+            ({"x-max-priority": 5}, "differs", "x-max-priority", 5),
+            ({"x-message-ttl": 60_000}, "unsafe", "x-message-ttl", 60_000),
+        ],
+    )
+    async def test_a_look_tells_each_argument_that_differs_and_changes_nothing(
+        self, scene: Scene, arguments: dict[str, Any], state: str, argument: str, there: object
+    ) -> None:
+        queue = await scene.queue(arguments=arguments)
+        transport = await scene.connect()
+        await transport.send(message(queue))
+        for _ in range(2):
+            found = await transport.inspect(Topology(queues=(Queue(queue),)))
+            assert [(each.name, each.state, each.argument, each.there) for each in found] == [
+                (queue, state, argument, there)
+            ]
+            assert queue in found[0].words
+        await scene.lies(transport, queue, ready=1)
+
+    async def test_a_look_tells_of_an_exchange_of_another_type(self, scene: Scene) -> None:
+        exchange = scene.exchange(type="fanout")
+        transport = await scene.connect()
+        await transport.declare(Topology(exchanges=(exchange,)))
+        found = await transport.inspect(Topology(exchanges=(RMQExchangeConfig(exchange.name, "topic"),)))
+        assert [(each.kind, each.state, each.there, each.here) for each in found] == [
+            ("exchange", "unsafe", "fanout", "topic")
+        ]
+
+    async def test_a_temporary_queue_comes_back_with_its_connection_and_is_gone_with_its_transport(
+        self, scene: Scene
+    ) -> None:
+        exchange, queue = scene.exchange(type="fanout"), scene.name()
+        topology = Topology(
+            (exchange,), (Queue(queue, None, temporary=True),), (Binding(exchange.name, queue),)
+        )
+        watching, other = await scene.connect(), await scene.connect()
+        assert list(await watching.declare(topology)) == []
+        inbox = Inbox()
+        await watching.consume(queue, inbox, prefetch=10)
+        await other.send(message("", b"one", exchange=exchange.name))
+        await inbox.until(1)
+        await scene.broker.drop_connections()
+        await scene.lies(watching, queue, consumers=1)
+        await other.ready()
+        await other.send(message("", b"two", exchange=exchange.name))
+        await inbox.until(2)
+        assert inbox.bodies == [b"one", b"two"]
+        await watching.close()
+        async with asyncio.timeout(PATIENCE):
+            while await other.queue_state(queue) is not None:
+                await scene.broker.turn()
 
     async def test_what_expires_goes_to_the_dead_letter_exchange_with_its_death(self, scene: Scene) -> None:
         scene.needs(TIME)

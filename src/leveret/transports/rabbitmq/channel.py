@@ -76,6 +76,9 @@ class Channel:
             raise self.gone
         if not self._opened.done():
             await asyncio.shield(self._opened)
+            # It may have opened and closed before whoever waited got its turn: nobody would answer on it any more.
+            if self.gone is not None:
+                raise self.gone
 
     async def call(self, method: Callable[..., object], /, **arguments: Any) -> Any:
         """Call a *method* of the pika channel that is answered, and return the answer's method frame.

@@ -22,6 +22,9 @@ from leveret.transports.rabbitmq.errors import Gone, connection_gone
 
 #: Bytes read from the socket at a time. pika's own 4 KiB means one call for three small messages.
 _READ: Final = 65536
+#: Bytes that are written in one piece: a call for each message costs more than all else that is done for it, and a
+#: longer wait for more would let the broker idle.
+_TOGETHER: Final = 32768
 
 # pika logs each lost connection as several errors with tracebacks; leveret says it once, in a sentence.
 _pika_log: Final = logging.getLogger("pika")
@@ -81,6 +84,7 @@ class RawConnection(AsyncioConnection):
         self.blocked = False
         self._unread = b""
         self._unsent: list[bytes] = []
+        self._unsent_size = 0
         self._draining: list[asyncio.Future[None]] = []
         self._encrypted = parameters.ssl_options is not None
         services = _Loop()
@@ -113,10 +117,11 @@ class RawConnection(AsyncioConnection):
         """Bytes that were written, and not yet handed to the operating system."""
         transport = self._transport
         waiting = 0 if transport is None else transport.get_write_buffer_size()
-        return waiting + sum(map(len, self._unsent))
+        return waiting + self._unsent_size
 
     async def drained(self) -> None:
         """Return when nothing is buffered, or the connection is gone."""
+        self.flush()
         while self.buffered and not self.is_closed:
             waiter = self._running_loop.create_future()
             self._draining.append(waiter)
@@ -125,7 +130,7 @@ class RawConnection(AsyncioConnection):
     def write(self, data: bytes) -> None:
         """Hand *data* to the operating system now; what it does not take waits in the buffer."""
         if self._unsent:
-            self._flush()
+            self.flush()
         transport = self._transport
         if transport is None or transport._state != transport._STATE_ACTIVE:
             return
@@ -147,17 +152,23 @@ class RawConnection(AsyncioConnection):
     def write_soon(self, data: bytes) -> None:
         """Write *data* at the end of this turn of the loop, together with what else comes in it."""
         if not self._unsent:
-            self._running_loop.call_soon(self._flush)
+            self._running_loop.call_soon(self.flush)
         self._unsent.append(data)
+        self._unsent_size += len(data)
+        if self._unsent_size >= _TOGETHER:
+            self.flush()
 
-    def _flush(self) -> None:
-        unsent, self._unsent = self._unsent, []
+    def flush(self) -> None:
+        """Write now what was to be written soon."""
+        unsent, self._unsent, self._unsent_size = self._unsent, [], 0
         if unsent:
             self.write(unsent[0] if len(unsent) == 1 else b"".join(unsent))
+            if self._draining and not self.buffered:
+                self._wake()
 
     def _output_marshaled_frames(self, marshaled_frames: Any) -> None:
         # What was written before goes out before.
-        self._flush()
+        self.flush()
         super()._output_marshaled_frames(marshaled_frames)
 
     def _wake(self) -> None:
@@ -227,7 +238,7 @@ class RawConnection(AsyncioConnection):
         self.on_blocked(blocked)
 
     def _ended(self, reason: BaseException) -> None:
-        self._unsent.clear()
+        self._unsent, self._unsent_size = [], 0
         self.readers.clear()
         self._wake()
         gone = connection_gone(reason)
@@ -247,7 +258,7 @@ class RawConnection(AsyncioConnection):
     async def goodbye(self) -> None:
         """Take leave of the broker, and return when the connection is gone."""
         if self.is_open:
-            self._flush()
+            self.flush()
             self.close()
         if not self.is_closed:
             await asyncio.wait((self.gone,))

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Literal
 
 from leveret.core.errors import AccessRefused, BrokerError, NotFound, QueueMismatch
-from leveret.core.topology import Binding, Queue, RMQExchangeConfig, Topology
+from leveret.core.topology import Binding, Difference, Queue, RMQExchangeConfig, Topology
 from leveret.ports import QueueState
-from leveret.transports.queue_mismatch import FLAGS, declared_arguments, differences
+from leveret.transports.queue_mismatch import (
+    FLAGS,
+    compared,
+    declared_arguments,
+    declared_flags,
+    missing,
+    notes_of,
+    other_type,
+)
 from leveret.transports.rabbitmq.channel import Channel
 from leveret.transports.rabbitmq.connection import RawConnection
 from leveret.transports.rabbitmq.errors import Gone
@@ -85,9 +93,58 @@ async def queue_state(calls: Calls, connection: RawConnection, queue: str) -> Qu
     return QueueState(answer.message_count, answer.consumer_count)
 
 
+async def inspect(calls: Calls, connection: RawConnection, topology: Topology) -> list[Difference]:
+    """How what lies there differs from *topology*; nothing is made or changed.
+
+    Raises:
+        Gone: the connection went.
+    """
+    found: list[Difference] = []
+    for exchange in topology.exchanges:
+        found += await _inspected(calls, connection, "exchange", exchange.name, _look_at_exchange, exchange)
+    for queue in topology.queues:
+        found += await _inspected(calls, connection, "queue", queue.name, _look_at_queue, queue)
+    return found
+
+
+async def _inspected(
+    calls: Calls,
+    connection: RawConnection,
+    kind: Literal["exchange", "queue"],
+    name: str,
+    look: Callable[[Calls, RawConnection, Any], Awaitable[list[Difference]]],
+    ours: RMQExchangeConfig | Queue,
+) -> list[Difference]:
+    try:
+        # Only asks whether it is there; to be told how it is made, one has to declare it, and that would make it.
+        await calls(connection, f"{kind}_declare", passive=True, **{kind: name})
+    except Gone as gone:
+        if gone.whole:
+            raise
+        if gone.code == 404:
+            return [missing(kind, name)]
+        if gone.code != 405:
+            return [_not_let(kind, name, _refused(f"{kind} {name}", gone))]
+    try:
+        return await look(calls, connection, ours)
+    except (BrokerError, NotFound) as error:
+        return [_not_let(kind, name, error)]
+
+
+def _not_let(kind: Literal["exchange", "queue"], name: str, error: Exception) -> Difference:
+    return Difference(kind=kind, name=name, state="refused", words=str(error))
+
+
 async def _declare_exchange(
     calls: Calls, connection: RawConnection, exchange: RMQExchangeConfig
 ) -> list[str]:
+    return notes_of(await _look_at_exchange(calls, connection, exchange))
+
+
+async def _look_at_exchange(
+    calls: Calls, connection: RawConnection, exchange: RMQExchangeConfig
+) -> list[Difference]:
+    """Declare it, as it is there where it is there; how that differs from ours."""
     ours = {"durable": exchange.durable, "auto_delete": False, "internal": False}
     there = dict(ours)
     for _ in range(_MOST_ROUNDS):
@@ -107,27 +164,36 @@ async def _declare_exchange(
                 raise _refused(f"exchange {exchange.name}", gone) from gone
             name, value = found
             if name == "type":
-                raise QueueMismatch(
-                    f"exchange {exchange.name} exists with type={value!r}, leveret declares type={exchange.type!r}: "
-                    "messages would reach other queues than meant. Name another exchange, or delete that one when "
-                    "nobody uses it"
-                ) from gone
+                return [other_type(exchange, value)]
             if name not in there or there[name] == value or name == "internal":
                 raise _refused(f"exchange {exchange.name}", gone) from gone
             there[name] = bool(value)
         else:
             break
     return [
-        f"exchange {exchange.name} exists with {name}={there[name]!r}, leveret declares {name}={ours[name]!r}. leveret "
-        "uses it as it is, and never deletes an exchange."
+        Difference(
+            kind="exchange",
+            name=exchange.name,
+            state="differs",
+            argument=name,
+            there=there[name],
+            here=ours[name],
+            words=f"exchange {exchange.name} exists with {name}={there[name]!r}, leveret declares "
+            f"{name}={ours[name]!r}. leveret uses it as it is, and never deletes an exchange.",
+        )
         for name in ours
         if there[name] != ours[name]
     ]
 
 
 async def _declare_queue(calls: Calls, connection: RawConnection, queue: Queue) -> list[str]:
+    return notes_of(await _look_at_queue(calls, connection, queue))
+
+
+async def _look_at_queue(calls: Calls, connection: RawConnection, queue: Queue) -> list[Difference]:
+    """Declare it, as it is there where it is there; how that differs from ours."""
     arguments = queue_arguments(queue, connection.server_version)
-    there: dict[str, Any] = {**FLAGS, **arguments}
+    there: dict[str, Any] = {**declared_flags(queue), **arguments}
     rounds = 0
     while True:
         try:
@@ -141,9 +207,9 @@ async def _declare_queue(calls: Calls, connection: RawConnection, queue: Queue) 
         except Gone as gone:
             if gone.whole:
                 raise
-            if gone.code == 405:
+            if gone.code == 405 and not queue.temporary:
                 # Locked by the connection that declared it for itself alone; nobody else is told more about it.
-                return differences(queue, {**there, "exclusive": True})
+                return compared(queue, {**there, "exclusive": True})
             found = inequivalent(gone)
             if found is None or there.get(found[0]) == found[1] or rounds == _MOST_ROUNDS:
                 raise _refused(f"queue {queue.name}", gone) from gone
@@ -151,7 +217,7 @@ async def _declare_queue(calls: Calls, connection: RawConnection, queue: Queue) 
             there = {name: value for name, value in there.items() if value is not None}
             rounds += 1
         else:
-            return mismatch_notes(queue, arguments, there) if rounds else []
+            return mismatches(queue, arguments, there) if rounds else []
 
 
 def queue_arguments(queue: Queue, version: str) -> dict[str, Any]:
@@ -175,29 +241,40 @@ def queue_arguments(queue: Queue, version: str) -> dict[str, Any]:
 
 
 def mismatch_notes(queue: Queue, arguments: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
-    """A sentence for each harmless difference between what we declared and what is there.
+    """A sentence for each harmless difference between what we declared and what is there; see `mismatches`.
+
+    Raises:
+        QueueMismatch: one of them loses messages.
+    """
+    return notes_of(mismatches(queue, arguments, there))
+
+
+def mismatches(queue: Queue, arguments: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
+    """Each difference between what we declared and what is there.
 
     Args:
         queue: as leveret knows it.
         arguments: those it was declared with.
         there: arguments and flags of the existing one.
-
-    Raises:
-        QueueMismatch: one of them loses messages.
     """
     unlimited = arguments.get(_DELIVERY_LIMIT) == -1 and _DELIVERY_LIMIT not in queue.arguments
     theirs = dict(there)
     if unlimited and theirs.get(_DELIVERY_LIMIT) == -1:
         del theirs[_DELIVERY_LIMIT]
-    notes = differences(queue, theirs)
+    found = compared(queue, theirs)
     if unlimited and _DELIVERY_LIMIT not in there and there.get("x-queue-type") == "quorum":
-        notes.append(
+        words = (
             f"queue {queue.name} exists without x-delivery-limit, leveret declares -1: this broker deletes a message "
             "there that came back 20 times. leveret uses it as it is. Raise the limit by a policy: rabbitmqctl "
             f"set_policy leveret-{queue.name} '^{re.escape(queue.name)}$' '{{\"delivery-limit\": 1000000}}' "
             "--apply-to queues"
         )
-    return notes
+        found.append(
+            Difference(
+                kind="queue", name=queue.name, state="differs", argument=_DELIVERY_LIMIT, here=-1, words=words
+            )
+        )
+    return found
 
 
 async def _bind(calls: Calls, connection: RawConnection, binding: Binding) -> None:
@@ -228,7 +305,9 @@ def inequivalent(gone: Gone) -> tuple[str, Any] | None:
         return None
     value: Any = match["value"]
     if match["flag"] is not None:
-        value = {"true": True, "false": False}.get(match["flag"], match["flag"])
+        # Erlang puts quotes around what has a dash in it, such as the type of an exchange.
+        flag = match["flag"].strip("'")
+        value = {"true": True, "false": False}.get(flag, flag)
     elif value is not None and match["type"] == "bool":
         value = value == "true"
     elif value is not None and match["type"] != "longstr":

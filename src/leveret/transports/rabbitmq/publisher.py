@@ -51,7 +51,7 @@ class PublishChannel(Channel):
         self._returned: dict[int, str] = {}
 
     def send(self, message: Outgoing, answer: asyncio.Future[None]) -> None:
-        """Publish now; *answer* gets what comes of it."""
+        """Publish in this turn of the loop; *answer* gets what comes of it."""
         number = self._number + 1
         properties = message.properties
         raw = (
@@ -84,7 +84,7 @@ class PublishChannel(Channel):
             return
         self._number = number
         self.sent[number] = (answer, message)
-        self.connection.write(frames)
+        self.connection.write_soon(frames)
 
     def returned(self, code: int, words: str, properties: bytes) -> None:
         tag = wire.tag_of(Properties(properties)) or ""

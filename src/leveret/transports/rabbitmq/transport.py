@@ -10,14 +10,15 @@ from typing import Final, TypeVar
 from leveret.core.errors import BrokerError, BrokerUnreachable, ConfigError, NotFound, PublishRefused
 from leveret.core.message import Outgoing
 from leveret.core.properties import check_short
-from leveret.core.topology import Topology
+from leveret.core.topology import Difference, Topology
 from leveret.core.urls import BrokerUrl
 from leveret.ports import ConnectionState, Delivery, QueueState, World
 from leveret.transports.confirm_window import ConfirmWindow
 from leveret.transports.rabbitmq.address import connect_to
 from leveret.transports.rabbitmq.connection import RawConnection
-from leveret.transports.rabbitmq.consumer import Consumers, Fetching, RabbitSubscription
-from leveret.transports.rabbitmq.declare import Calls, declare, queue_state
+from leveret.transports.rabbitmq.consumer import Consumers, RabbitSubscription
+from leveret.transports.rabbitmq.declare import Calls, declare, inspect, queue_state
+from leveret.transports.rabbitmq.delivery import Fetching
 from leveret.transports.rabbitmq.errors import Gone
 from leveret.transports.rabbitmq.link import Link
 from leveret.transports.rabbitmq.publisher import Publisher, settle
@@ -133,6 +134,11 @@ class RabbitTransport:
         connection = self._publishing.connection
         return 0 if connection is None else connection.buffered
 
+    def flush(self) -> None:
+        connection = self._publishing.connection
+        if connection is not None:
+            connection.flush()
+
     async def drained(self) -> None:
         connection = self._publishing.connection
         if connection is not None:
@@ -163,10 +169,7 @@ class RabbitTransport:
     async def close(self) -> None:
         if self._closed:
             return
-        self._closed = True
-        self._consumers.clear()
-        self._window.fail(self._not_connected)
-        self._quarantine.abort()
+        self._end()
         publishing = self._publishing.connection
         if publishing is not None and publishing.blocked:
             publishing.abort()
@@ -179,6 +182,19 @@ class RabbitTransport:
             )
             for link in (self._publishing, self._consuming):
                 await link.cut()
+
+    def abort(self) -> None:
+        """End as a process that dies ends: no goodbye, no return. The broker gets all back that was unsettled."""
+        if not self._closed:
+            self._end()
+            self._publishing.abort()
+            self._consuming.abort()
+
+    def _end(self) -> None:
+        self._closed = True
+        self._consumers.clear()
+        self._window.fail(self._not_connected)
+        self._quarantine.abort()
 
     async def _build_publishing(self, connection: RawConnection) -> None:
         connection.on_blocked = lambda _: self._answered()
@@ -224,6 +240,9 @@ class RabbitTransport:
         notes = await self._with_connection(lambda connection: declare(self._calls, connection, topology))
         self._topology += topology
         return notes
+
+    async def inspect(self, topology: Topology) -> Sequence[Difference]:
+        return await self._with_connection(lambda connection: inspect(self._calls, connection, topology))
 
     async def queue_state(self, queue: str) -> QueueState | None:
         check_short(queue, "queue")

@@ -1,0 +1,36 @@
+"""FastStream: persistent, mandatory, confirmed publishes of 1 KiB, gathered.  faststream_publish.py URL MESSAGES"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator
+
+from faststream.rabbit import RabbitBroker, RabbitQueue
+
+AT_ONCE = 1000
+#: 1 KiB as JSON, with the number that each message gets.
+TEXT = "x" * 1000
+
+
+async def main(url: str, messages: int) -> float:
+    async with RabbitBroker(url, logger=None) as broker:
+        queue = await broker.declare_queue(RabbitQueue("bench-faststream", durable=True))
+        numbers: Iterator[int] = iter(range(messages))
+
+        async def caller() -> None:
+            for number in numbers:
+                await broker.publish(
+                    {"id": number, "text": TEXT}, "bench-faststream", mandatory=True, persist=True
+                )
+
+        started = time.perf_counter()
+        await asyncio.gather(*(caller() for _ in range(AT_ONCE)))
+        seconds = time.perf_counter() - started
+        await queue.delete(if_unused=False, if_empty=False)
+    return messages / seconds
+
+
+print(json.dumps({"per_second": asyncio.run(main(sys.argv[1], int(sys.argv[2])))}))

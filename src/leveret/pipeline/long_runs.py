@@ -1,0 +1,78 @@
+"""Long runs: handlers that come near the time in which the broker wants its ack (P1, B07)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from leveret.pipeline.delivery import Road
+from leveret.pipeline.parts import log
+from leveret.pipeline.worker import WorkerSpec
+from leveret.ports import Clock
+
+#: Seconds between looks. A run is told of by so much later than it could be.
+LOOK_EVERY: Final = 60.0
+#: The broker's consumer_timeout in milliseconds, where neither its configuration nor the queue says otherwise.
+CONSUMER_TIMEOUT: Final = 1_800_000
+#: The part of it after which a run is told of: 25 of 30 minutes.
+_NEAR: Final = 5 / 6
+
+
+class LongRuns:
+    """Warns once of each run that comes near the broker's consumer_timeout.
+
+    It looks now and then at what runs, so that a message that is done in a millisecond pays nothing for it.
+
+    Args:
+        roads: of the workers.
+        clock: the world's.
+    """
+
+    def __init__(self, roads: Sequence[Road], clock: Clock) -> None:
+        self._roads: Final = roads
+        self._clock: Final = clock
+        #: When each run was seen first, by the monotonic clock; None: it has been told of.
+        self._seen: dict[asyncio.Task[Any], float | None] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._looking = asyncio.create_task(self._look(), name="leveret long runs")
+
+    async def stop(self) -> None:
+        """Look no more. Idempotent."""
+        looking, self._looking = self._looking, None
+        if looking is not None:
+            looking.cancel()
+            await asyncio.wait([looking])
+
+    async def _look(self) -> None:
+        while True:
+            now = self._clock.monotonic()
+            before, self._seen = self._seen, {}
+            for road in self._roads:
+                limit = _limit(road.spec)
+                for task in road.inside:
+                    since = before.get(task, now)
+                    if since is not None and now - since >= limit * _NEAR:
+                        _tell(road.spec, now - since, limit)
+                        since = None
+                    self._seen[task] = since
+            await self._clock.sleep(LOOK_EVERY)
+
+
+def _limit(spec: WorkerSpec) -> float:
+    """Seconds that the broker waits for an ack on this worker's queue."""
+    given = spec.queue_arguments.get("x-consumer-timeout")
+    return (given if isinstance(given, int) else CONSUMER_TIMEOUT) / 1000
+
+
+def _tell(spec: WorkerSpec, seconds: float, limit: float) -> None:
+    log.warning(
+        "%s (%s) has been running for %.0f min. The broker waits %.0f min for an ack (its consumer_timeout, unless it "
+        "is set otherwise); then it closes the channel, and hands out again all that is unacked there. Split the work, "
+        "or have more time: consumer_timeout in rabbitmq.conf, or from RabbitMQ 3.12 on queue_arguments="
+        '{"x-consumer-timeout": milliseconds}',
+        spec.name, spec.location, seconds // 60, limit / 60, extra={"action": "long_run", "worker": spec.name},
+    )  # fmt: skip

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest_asyncio
+from tests.cut_proxy import CutProxy
+from tests.rabbitmq_node import Node
+from tests.torture.rabbitmq.scene import Scene
+
+
+@pytest_asyncio.fixture
+async def proxy(rabbitmq: Node) -> AsyncIterator[CutProxy]:
+    """A way to the session's node that can be cut."""
+    proxy = CutProxy(rabbitmq.port)
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
+
+
+@pytest_asyncio.fixture
+async def scene(rabbitmq: Node, proxy: CutProxy, tmp_path: Path) -> AsyncIterator[Callable[..., Scene]]:
+    """Opens a scene on the session's node, and ends all its processes afterwards."""
+    opened: list[Scene] = []
+
+    async def open_scene(**options: int) -> Scene:
+        opened.append(found := Scene(rabbitmq, proxy, tmp_path, **options))
+        await found.open()
+        return found
+
+    yield open_scene
+    for one in opened:
+        await one.close()

@@ -1,0 +1,62 @@
+"""A message that kills every process that starts it, among nine good ones (P12)."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from tests.torture.rabbitmq.scene import ALL_ROLES, PATIENCE, Scene, Shop
+
+from leveret.core.message import Outgoing
+from leveret.core.properties import Properties
+
+STARTS = 5
+GOOD = 9
+
+
+def body_of(number: int) -> bytes:
+    kind = b"deadly" if number == GOOD // 2 else b"plain"
+    return b'{"kind":"%s","number":%d}' % (kind, number)
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [
+        pytest.param("charge", id="plain"),
+        pytest.param("book", id="ordered, classic"),
+        pytest.param("vault", id="ordered, quorum"),
+    ],
+)
+async def test_a_message_that_kills_its_process_dies_alone(worker: str, scene: Callable[..., Scene]):
+    stage = await scene(max_deliveries=STARTS)
+    shop = Shop("shop", ALL_ROLES)
+    await stage.start(shop)
+    queue = stage.names.queue(worker)
+    async with asyncio.timeout(PATIENCE):
+        while await stage.transport.queue_state(queue) is None:
+            await stage.turn()
+        await asyncio.gather(*(
+            stage.transport.send(
+                Outgoing("", queue, body_of(number), Properties.build(message_id=f"m-{number}", delivery_mode=2))
+            )
+            for number in range(GOOD + 1)
+        ))  # fmt: skip
+    for _ in range(STARTS):
+        await stage.killed(shop)
+        await stage.start(shop)
+    await stage.quiet()
+    await stage.stop()
+    (letter,) = await stage.letters()
+    assert (letter.ending, letter.state, letter.worker) == ("worker died", "dead", worker)
+    assert (letter.message_id, letter.body) == (f"m-{GOOD // 2}", body_of(GOOD // 2))
+    starts = Counter(bytes.fromhex(line["body"]) for line in stage.lines() if line["event"] == "start")
+    assert starts.pop(letter.body) == STARTS
+    done = Counter(bytes.fromhex(line["body"]) for line in stage.lines() if line["event"] == "done")
+    assert done.keys() == {body_of(number) for number in range(GOOD + 1)} - {letter.body}
+    interrupted = stage.ledger().interrupted
+    for counted in (starts, done):
+        assert all(number <= 1 + interrupted[body] for body, number in counted.items())
+    assert shop.running.returncode != -signal.SIGKILL

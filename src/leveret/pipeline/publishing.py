@@ -248,7 +248,8 @@ class Publisher:
             )
             return Unroutable(
                 f'nobody takes "{message.type}": {place} has no queue bound for it (312 NO_ROUTE), so it was not '
-                f"accepted {about}.{meant} A worker that has never run has no queue yet: start it once. "
+                f"accepted {about}.{meant} A worker that has never run has no queue yet: start it once, "
+                "or run  leveret topology apply MODULE:APP. "
                 "If nobody has to take it: publish(..., mandatory=False).",
                 message=message,
             )

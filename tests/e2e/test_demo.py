@@ -87,9 +87,9 @@ def test_the_demo_shows_where_to_look_around(ended):
     assert f"Look around: leveret dead list --store sqlite:///{path}" in done.stdout
 
 
-def test_a_broker_that_this_release_does_not_speak_is_exit_code_2(tmp_path):
-    done = demo("--broker", "amqp://shop:secret@rabbit-1", folder=tmp_path)
-    assert done.returncode == 2
-    assert "NotSupported" in done.stderr
+def test_a_broker_that_nobody_answers_for_is_exit_code_3_and_leaves_nothing_behind(tmp_path):
+    done = demo("--broker", "amqp://shop:secret@127.0.0.1:1", folder=tmp_path)
+    assert done.returncode == 3
+    assert "BrokerUnreachable" in done.stderr
     assert "secret" not in done.stderr + done.stdout
     assert list(tmp_path.iterdir()) == []

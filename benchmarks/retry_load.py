@@ -8,9 +8,12 @@ import json
 import sqlite3
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final
+
+from benchmarks import broker
+from benchmarks.figure import Figure, folder
 
 from leveret import Leveret, RetryPolicy, SoftFailure
 from leveret.cli.apps import opened
@@ -27,22 +30,42 @@ QUEUE: Final = NAMES.queue("charge")
 TEXT: Final = "x" * 970
 #: Rows in one transaction, here and in the peers: as many as Leveret takes at a time.
 BATCH: Final = 500
+ROUNDS: Final = 3
 #: Seconds between looks; each costs the store or the broker a little.
 LOOK_EVERY: Final = 0.02
 
 
-def failing_app(folder: Path, broker: str) -> Leveret:
+def failing_app(here: Path, url: str) -> Leveret:
     """An app with a worker whose every run fails softly, to be tried again in an hour."""
-    settings = folder / "leveret.toml"
+    settings = here / "leveret.toml"
     # What is due goes out as quickly as it can; by default a backlog goes out at 1 000/s.
     settings.write_text('[retry_worker]\noverdue_rate = "none"\n')
-    app = Leveret(NAMES.namespace, broker=broker, store=f"sqlite:///{folder}/store.db", config=settings)
+    app = Leveret(NAMES.namespace, broker=url, store=f"sqlite:///{here}/store.db", config=settings)
 
     @app.worker("order.placed", prefetch=1000, retry=RetryPolicy(first_delay=3600, max_delay=3600))
     async def charge(_order: dict[str, Any]) -> None:
         raise SoftFailure("the card service answered 503")
 
     return app
+
+
+def beside_sqlite(
+    name: str,
+    url: Callable[[], str],
+    ours: Callable[[Path, Leveret], Coroutine[Any, Any, float]],
+    bare: Callable[[Path], float],
+    *,
+    peer: str,
+) -> Figure:
+    """Leveret and bare SQLite in turn, each in a folder of the round's own; the best of each."""
+    mine, theirs = [], []
+    for _ in range(ROUNDS):
+        with folder() as here:
+            app = failing_app(here, url())
+            with broker.swept(app):
+                mine.append(asyncio.run(ours(here, app)))
+            theirs.append(bare(here))
+    return Figure(name=name, value=max(mine), unit="/s", peer=peer, peer_value=max(theirs))
 
 
 def memory_broker() -> str:

@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from benchmarks import broker
-from benchmarks.figure import Figure, folder
-from benchmarks.retry_load import BATCH, NAMES, TEXT, failing_app, lie, memory_broker, until
+from benchmarks.figure import Figure
+from benchmarks.retry_load import BATCH, NAMES, TEXT, beside_sqlite, lie, memory_broker, until
 
 from leveret import Leveret, Message
 
 MESSAGES: Final = 20_000
-ROUNDS: Final = 3
 
 
 def measure() -> Iterator[Figure]:
     """On the broker in memory, then on RabbitMQ; Leveret and bare SQLite in turn, the best of each."""
-    yield _figure("retry_persist_memory", memory_broker)
-    yield _figure("retry_persist", broker.url)
-
-
-def _figure(name: str, url: Callable[[], str]) -> Figure:
-    ours, bare = [], []
-    for _ in range(ROUNDS):
-        with folder() as here:
-            app = failing_app(here, url())
-            with broker.swept(app):
-                ours.append(asyncio.run(_leveret(app)))
-            bare.append(_bare(here))
-    return Figure(
-        name=name,
-        value=max(ours),
-        unit="/s",
-        peer="sqlite3.executemany, 500 a transaction",
-        peer_value=max(bare),
+    yield beside_sqlite(
+        "retry_persist_memory", memory_broker, _leveret, _bare, peer="sqlite3.executemany, 500 a transaction"
+    )
+    yield beside_sqlite(
+        "retry_persist", broker.url, _leveret, _bare, peer="sqlite3.executemany, 500 a transaction"
     )
 
 
-async def _leveret(app: Leveret) -> float:
+async def _leveret(_here: Path, app: Leveret) -> float:
     orders = [Message("order.placed", {"id": number, "text": TEXT}) for number in range(MESSAGES)]
 
     async def all_failed() -> bool:

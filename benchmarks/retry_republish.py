@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from benchmarks import broker
-from benchmarks.figure import Figure, folder
-from benchmarks.retry_load import BATCH, QUEUE, TEXT, failing_app, fill, lie, memory_broker, until
+from benchmarks.figure import Figure
+from benchmarks.retry_load import BATCH, QUEUE, TEXT, beside_sqlite, fill, lie, memory_broker, until
 
 from leveret import Leveret
 
 MESSAGES: Final = 20_000
-ROUNDS: Final = 3
 
 
 def measure() -> Iterator[Figure]:
     """On the broker in memory, then on RabbitMQ; Leveret and bare SQLite in turn, the best of each."""
-    yield _figure("retry_republish_memory", memory_broker)
-    yield _figure("retry_republish", broker.url)
-
-
-def _figure(name: str, url: Callable[[], str]) -> Figure:
-    ours, bare = [], []
-    for _ in range(ROUNDS):
-        with folder() as here:
-            app = failing_app(here, url())
-            with broker.swept(app):
-                ours.append(asyncio.run(_leveret(here, app)))
-            bare.append(_bare(here))
-    return Figure(
-        name=name,
-        value=max(ours),
-        unit="/s",
+    yield beside_sqlite(
+        "retry_republish_memory",
+        memory_broker,
+        _leveret,
+        _bare,
         peer="sqlite3 select and delete, 500 a transaction",
-        peer_value=max(bare),
+    )
+    yield beside_sqlite(
+        "retry_republish", broker.url, _leveret, _bare, peer="sqlite3 select and delete, 500 a transaction"
     )
 
 

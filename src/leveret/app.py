@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, overloa
 
 from leveret.core import envelope
 from leveret.core.errors import AppNotOpen, ConfigError, LeveretError, NotFound, WorkerDefinition
-from leveret.core.message import Message, Outgoing
+from leveret.core.message import NO_HEADERS, Message, Outgoing, identified
 from leveret.core.policy import RetryPolicy
 from leveret.core.retry_entry import Filter
 from leveret.core.run import Run
@@ -476,14 +476,14 @@ class Leveret:
                     f"publish(Message, {', '.join(doubled)}=…): say it in the Message. Nothing was sent."
                 )
             opened = self._opened(f'publish("{type.type}")')
-            message = self._with_id(type)
+            message = identified(type, opened.parts.world.new_id() if type.id is None else type.id)
         else:
             opened = self._opened(f'publish("{type}")')
             message = Message(
                 type,
-                {} if payload is None else payload,
+                payload,
                 id=opened.parts.world.new_id() if id is None else id,
-                headers=headers or {},
+                headers=headers or NO_HEADERS,
                 correlation_id=correlation_id,
                 priority=priority,
                 expiration=expiration,
@@ -509,7 +509,7 @@ class Leveret:
                 "publish(expiration=…) with delay or at: it would wait longer than it lives. Nothing was sent."
             )
         parts = opened.parts
-        out = opened.publisher.compose(message)
+        out = opened.publisher.compose(message, message.id)
         body, properties = envelope.delayed(
             out.body,
             out.properties,
@@ -534,26 +534,8 @@ class Leveret:
             PublishFailures: some were not confirmed: `.confirmed` ids, `.failed` errors by position.
         """
         opened = self._opened("publish_many(...)")
-
-        async def with_ids() -> AsyncIterator[Message]:
-            if isinstance(messages, AsyncIterable):
-                async for message in messages:
-                    yield self._with_id(message)
-            else:
-                for message in messages:
-                    yield self._with_id(message)
-
         limit = None if timeout is None else seconds(timeout, "timeout")
-        return await opened.publisher.publish_many(with_ids(), timeout=limit)
-
-    def _with_id(self, message: Message) -> Message:
-        if message.id is not None and message.payload is not None:
-            return message
-        return replace(
-            message,
-            id=message.id if message.id is not None else self._opened("publish").parts.world.new_id(),
-            payload={} if message.payload is None else message.payload,
-        )
+        return await opened.publisher.publish_many(messages, timeout=limit)
 
     # ── Running ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,12 +6,12 @@ import hashlib
 import math
 import uuid
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from leveret.core import headers as h
 from leveret.core.errors import BadPayload
@@ -38,11 +38,17 @@ MOST_COUNTED = 2**31
 #: The end of the year 9998, with room for time zones: what `datetime` can show.
 LAST_MOMENT = 253_370_764_800.0
 
-_NO_HEADERS: Mapping[str, Any] = MappingProxyType({})
+#: What a message bears that names none.
+NO_HEADERS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class _Content(Struct, frozen=True):
+    type: str
+    payload: Any = None
+
+
+# No dataclass, for the same reason as Received.
+class Message(_Content, frozen=True, kw_only=True):
     """A message to be published: a type, a payload, and what should travel with them.
 
     Args:
@@ -58,11 +64,8 @@ class Message:
         'order.placed'
     """
 
-    type: str
-    payload: Any = None
-    _: KW_ONLY
     id: str | None = None
-    headers: Mapping[str, Any] = field(default_factory=lambda: _NO_HEADERS)
+    headers: Mapping[str, Any] = NO_HEADERS
     correlation_id: str | None = None
     reply_to: str | None = None
     priority: int | None = None
@@ -70,6 +73,11 @@ class Message:
     content_type: str = "application/json"
     persistent: bool = True
     mandatory: bool = True
+
+
+def identified(message: Message, id: str) -> Message:
+    """*message* under that id."""
+    return message if message.id == id else replace(message, id=id)
 
 
 class Outgoing(NamedTuple):

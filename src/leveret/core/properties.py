@@ -106,21 +106,51 @@ class Properties:
             leveret.core.errors.BadPayload: headers["a"][1]["b"]: complex is no type that AMQP headers carry; ...
         """
         flags = 0
-        parts = [b""]
-        # In the order of _FIELDS, which is the order on the wire.
-        for field, value in zip(
-            _FIELDS,
-            (
-                content_type, content_encoding, headers or None, delivery_mode, priority, correlation_id, reply_to,
-                expiration, message_id, timestamp, type, user_id, app_id, cluster_id,
-            ),
-            strict=True,
-        ):  # fmt: skip
-            if value is not None:
-                flags |= field.flag
-                parts.append(field.encode(value, field.name))
-        parts[0] = flags.to_bytes(2)
-        return cls(b"".join(parts))
+        raw = b""
+        # Written out in the order of _FIELDS, which is that on the wire: a loop over them takes twice as long.
+        if content_type is not None:
+            flags |= 0x8000
+            raw += short_string(content_type, "content_type")
+        if content_encoding is not None:
+            flags |= 0x4000
+            raw += short_string(content_encoding, "content_encoding")
+        if headers:
+            flags |= 0x2000
+            raw += _encode_headers(headers, "headers")
+        if delivery_mode is not None:
+            flags |= 0x1000
+            raw += _encode_delivery_mode(delivery_mode, "delivery_mode")
+        if priority is not None:
+            flags |= 0x0800
+            raw += _encode_priority(priority, "priority")
+        if correlation_id is not None:
+            flags |= 0x0400
+            raw += short_string(correlation_id, "correlation_id")
+        if reply_to is not None:
+            flags |= 0x0200
+            raw += short_string(reply_to, "reply_to")
+        if expiration is not None:
+            flags |= 0x0100
+            raw += short_string(expiration, "expiration")
+        if message_id is not None:
+            flags |= 0x0080
+            raw += short_string(message_id, "message_id")
+        if timestamp is not None:
+            flags |= 0x0040
+            raw += _encode_timestamp(timestamp, "timestamp")
+        if type is not None:
+            flags |= 0x0020
+            raw += short_string(type, "type")
+        if user_id is not None:
+            flags |= 0x0010
+            raw += short_string(user_id, "user_id")
+        if app_id is not None:
+            flags |= 0x0008
+            raw += short_string(app_id, "app_id")
+        if cluster_id is not None:
+            flags |= 0x0004
+            raw += short_string(cluster_id, "cluster_id")
+        return cls(flags.to_bytes(2) + raw)
 
     @property
     def raw(self) -> bytes:

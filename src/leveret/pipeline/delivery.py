@@ -7,8 +7,9 @@ import hashlib
 import inspect
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from leveret.core import envelope, handover, json_form
 from leveret.core import headers as h
@@ -473,8 +474,7 @@ class Road:
         try:
             if not isinstance(result, Message):
                 raise BadPayload(f"result {position} is a {type(result).__name__}, not a Message")
-            result = replace(result, id=id)
-            out = self._publisher.compose(result)
+            out = self._publisher.compose(result, id)
             done = await self._publisher.hand_over(
                 out, stale=lambda: hand.stale, message_id=id, holding=self._holding(hand), final=True
             )
@@ -492,7 +492,7 @@ class Road:
         try:
             if not isinstance(result, Message):
                 raise BadPayload
-            out = self._publisher.compose(replace(result, headers=result.headers if kind else {}))
+            out = self._publisher.compose(result if kind else replace(result, headers={}), id)
             body, properties = out.body, out.properties
         except BadPayload:
             body = _shown(result.payload if isinstance(result, Message) else result)

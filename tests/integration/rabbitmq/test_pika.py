@@ -9,16 +9,18 @@ import asyncio
 import inspect
 
 import pika
+import pytest
 from pika.adapters import base_connection
 from pika.adapters.asyncio_connection import AsyncioConnection, _AsyncioIOServicesAdapter
 from pika.adapters.utils import io_services_utils
 from pika.connection import Connection
-from tests.rabbitmq_scene import url_of
 
 from leveret.core.properties import Properties
 from leveret.transports.rabbitmq import wire
 from leveret.transports.rabbitmq.address import connect_to
 from leveret.transports.rabbitmq.channel import Channel, Handed
+
+pytestmark = pytest.mark.gentle
 
 
 def test_it_is_the_version_that_was_looked_at():
@@ -39,9 +41,9 @@ def test_what_is_overridden_or_touched_is_there():
         assert transport._STATE_ACTIVE == 1
 
 
-async def test_header_frames_stay_raw_by_deliver_get_and_return(rabbitmq):
+async def test_header_frames_stay_raw_by_deliver_get_and_return(any_rabbitmq):
     raw = Properties.build(headers={"real": 1.5, "large": "x" * 70_000}).raw
-    connection = await connect_to(url_of(rabbitmq.port), "is tested")
+    connection = await connect_to(any_rabbitmq.address, "is tested")
     came: asyncio.Queue[tuple[str, bytes]] = asyncio.Queue()
 
     class Listening(Channel):
@@ -55,11 +57,8 @@ async def test_header_frames_stay_raw_by_deliver_get_and_return(rabbitmq):
     declared = await channel.call(channel.pika.queue_declare, queue="", exclusive=True)
     queue = declared.queue
     for to in (queue, queue, "nobody"):
-        connection.write(
-            wire.publish(
-                channel.number, "", to, raw, b"x" * 200_000, mandatory=True, frame_max=connection.frame_max
-            )
-        )
+        method = wire.publish(channel.number, "", to, mandatory=True)
+        connection.write(wire.content(method, channel.number, raw, b"x" * 200_000, connection.frame_max))
     connection.write(wire.get(channel.number, queue))
     async with asyncio.timeout(10):
         assert {await came.get(), await came.get()} == {("NO_ROUTE", raw), (queue, raw)}
@@ -70,22 +69,21 @@ async def test_header_frames_stay_raw_by_deliver_get_and_return(rabbitmq):
         await connection.goodbye()
 
 
-async def test_what_is_written_later_in_a_turn_goes_out_before_a_call_of_pika_that_follows(rabbitmq):
-    connection = await connect_to(url_of(rabbitmq.port), "is tested")
+async def test_what_is_written_later_in_a_turn_goes_out_before_a_call_of_pika_that_follows(any_rabbitmq):
+    connection = await connect_to(any_rabbitmq.address, "is tested")
     channel = Channel(connection)
     queue = (await channel.call(channel.pika.queue_declare, queue="", exclusive=True)).queue
-    connection.write_soon(
-        wire.publish(channel.number, "", queue, b"\0\0", b"", mandatory=False, frame_max=connection.frame_max)
-    )
+    method = wire.publish(channel.number, "", queue, mandatory=False)
+    connection.write_soon(wire.content(method, channel.number, b"\0\0", b"", connection.frame_max))
     purged = await channel.call(channel.pika.queue_purge, queue=queue)
     assert purged.message_count == 1
     await connection.goodbye()
 
 
 async def test_what_is_written_in_one_turn_goes_out_in_one_piece_and_what_is_large_at_once(
-    rabbitmq, monkeypatch
+    any_rabbitmq, monkeypatch
 ):
-    connection = await connect_to(url_of(rabbitmq.port), "is tested")
+    connection = await connect_to(any_rabbitmq.address, "is tested")
     written: list[int] = []
     monkeypatch.setattr(connection, "write", lambda data: written.append(len(data)))
     for _ in range(3):

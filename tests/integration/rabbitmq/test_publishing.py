@@ -13,6 +13,8 @@ from leveret.core.properties import Properties
 from leveret.testing.transport_contract.scene import code, outcomes
 from leveret.transports.rabbitmq import wire
 
+pytestmark = pytest.mark.gentle
+
 PLAIN = Properties.build()
 #: A header table that says it is longer than the frame: the broker ends the connection over it.
 POISON = Properties(b"\x20\x00\x00\x00\x00\xff")
@@ -163,6 +165,20 @@ async def test_header_frames_up_to_the_frame_size_are_sent(connect, queue):
         sent = [Outgoing("", queue, b"", properties, mandatory)]
         assert await outcomes(transport, sent) == [None]
     assert len((await transport.get(queue)).properties.raw) == transport.frame_max - wire.HEADER_OVERHEAD
+
+
+async def test_each_of_more_keys_than_are_remembered_goes_where_it_says(connect, queue):
+    transport = await connect()
+    keys = [queue if n % 3 else f"nobody-{n}" for n in range(3600)]
+    came_to = []
+    for start in range(0, len(keys), 900):
+        some = [
+            Outgoing("", key, str(start + n).encode(), PLAIN)
+            for n, key in enumerate(keys[start : start + 900])
+        ]
+        came_to += await outcomes(transport, some)
+    assert [isinstance(outcome, Unroutable) for outcome in came_to] == [key != queue for key in keys]
+    assert await bodies(transport, queue) == [str(n).encode() for n, key in enumerate(keys) if key == queue]
 
 
 async def test_a_return_finds_its_publish_whatever_the_headers_hold(connect, queue):

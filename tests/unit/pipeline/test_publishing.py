@@ -60,6 +60,49 @@ async def test_publish_many_tells_which_answers_never_came(app):
         assert told.value.failed[0].message == Message("order.placed", 0, id="0")
 
 
+async def test_a_message_of_publish_many_that_failed_bears_the_id_it_was_given(app):
+    async with RunningApp(app):
+        with pytest.raises(PublishFailures) as told:
+            await app.publish_many(
+                [Message("order.placed"), Message("order.nobody"), Message("order.placed")]
+            )
+        [failed] = told.value.failed.values()
+        assert failed.message.type == "order.nobody"
+        assert len({failed.message.id, *told.value.confirmed} - {None, ""}) == 3
+
+
+async def test_publish_many_takes_an_asynchronous_iterable(app):
+    async def coming():
+        for number in range(120):
+            yield Message("order.placed", {"id": number}, id=str(number))
+
+    async with RunningApp(app):
+        assert await app.publish_many(coming()) == [str(number) for number in range(120)]
+
+
+@pytest.mark.parametrize("publish", ["publish", "publish_many", "result"])
+async def test_a_message_without_a_payload_carries_an_empty_object(publish):
+    app = Leveret("shop", broker="memory://", store="memory://")
+    got = []
+
+    @app.worker("order.placed")
+    async def charge(order: dict) -> Message:
+        got.append(order)
+        return Message("order.charged")
+
+    @app.worker("order.charged")
+    async def ship(order: dict) -> None:
+        got.append(order)
+
+    async with RunningApp(app):
+        if publish == "publish_many":
+            await app.publish_many([Message("order.charged")])
+        else:
+            await app.publish(Message("order.charged" if publish == "publish" else "order.placed"))
+        await idle()
+    assert got == ([{}, {}] if publish == "result" else [{}])
+
+
 async def test_publish_many_ends_by_its_deadline_where_the_broker_stays_away(app):
     async with RunningApp(app) as t:
         t.broker.stop()

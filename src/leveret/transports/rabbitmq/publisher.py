@@ -14,6 +14,9 @@ from leveret.transports.rabbitmq.channel import Channel
 from leveret.transports.rabbitmq.connection import RawConnection
 from leveret.transports.rabbitmq.errors import Gone
 
+#: So many places are remembered: most processes publish to a handful, and a key a customer must not fill the memory.
+_PLACES: Final = 1024
+
 #: A publish, and the future that waits for its answer.
 Sent = tuple[asyncio.Future[None], Outgoing]
 
@@ -47,6 +50,8 @@ class PublishChannel(Channel):
         self._frame_max: Final = connection.frame_max
         self._answered: Final = answered
         self._ended: Final = ended
+        #: The first frame of what goes to the places published to lately.
+        self._methods: dict[tuple[str, str, bool], bytes] = {}
         #: By number, what was returned, with the broker's code and words; its ack follows.
         self._returned: dict[int, str] = {}
 
@@ -69,22 +74,25 @@ class PublishChannel(Channel):
                 ),
             )
             return
-        try:
-            frames = wire.publish(
-                self.number,
-                message.exchange,
-                message.routing_key,
-                raw,
-                message.body,
-                mandatory=message.mandatory,
-                frame_max=self._frame_max,
-            )
-        except BadPayload as error:
-            settle(answer, PublishRefused(f"502 SYNTAX_ERROR - {error}. It was not sent", code=502))
-            return
+        to = (message.exchange, message.routing_key, message.mandatory)
+        method = self._methods.get(to)
+        if method is None:
+            try:
+                method = self._method_to(to)
+            except BadPayload as error:
+                settle(answer, PublishRefused(f"502 SYNTAX_ERROR - {error}. It was not sent", code=502))
+                return
         self._number = number
         self.sent[number] = (answer, message)
-        self.connection.write_soon(frames)
+        self.connection.write_soon(wire.content(method, self.number, raw, message.body, self._frame_max))
+
+    def _method_to(self, to: tuple[str, str, bool]) -> bytes:
+        exchange, routing_key, mandatory = to
+        method = wire.publish(self.number, exchange, routing_key, mandatory=mandatory)
+        if len(self._methods) >= _PLACES:
+            self._methods.clear()
+        self._methods[to] = method
+        return method
 
     def returned(self, code: int, words: str, properties: bytes) -> None:
         tag = wire.tag_of(Properties(properties)) or ""

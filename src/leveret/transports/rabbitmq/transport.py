@@ -270,11 +270,10 @@ class RabbitTransport:
         await self._window.enter()
 
     def send(self, message: Outgoing) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[None] = loop.create_future()
+        answer: asyncio.Future[None] = asyncio.Future(loop=self._loop)
         if self._closed or not self._publishing.up or not self._publisher.send(message, answer):
             # In the loop's next turn, so that whoever sends again and again leaves room for the reconnect.
-            loop.call_soon(settle, answer, self._not_connected())
+            answer.get_loop().call_soon(settle, answer, self._not_connected())
         return answer
 
     def _room(self) -> int:

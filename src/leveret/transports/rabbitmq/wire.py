@@ -60,17 +60,8 @@ def confirm_select(channel: int) -> bytes:
     return FRAME_HEAD.pack(FRAME_METHOD, channel, 5) + b"\x00\x55\x00\x0a\x01" + _END
 
 
-def publish(
-    channel: int,
-    exchange: str,
-    routing_key: str,
-    properties: bytes,
-    body: bytes,
-    *,
-    mandatory: bool,
-    frame_max: int,
-) -> bytes:
-    """A basic.publish with its content.
+def publish(channel: int, exchange: str, routing_key: str, *, mandatory: bool) -> bytes:
+    """A basic.publish; its content follows.
 
     Raises:
         BadPayload: exchange or routing key are over 255 bytes.
@@ -79,21 +70,34 @@ def publish(
     if len(to) > 255 or len(key) > 255:
         check_short(exchange, "exchange")
         check_short(routing_key, "routing key")
-    parts = [
-        FRAME_HEAD.pack(FRAME_METHOD, channel, len(_PUBLISH) + 3 + len(to) + len(key)),
-        _PUBLISH,
-        bytes((len(to),)),
-        to,
-        bytes((len(key),)),
-        key,
-        b"\x01\xce" if mandatory else b"\x00\xce",
-        _HEADER.pack(FRAME_HEADER, channel, 12 + len(properties), 60, 0, len(body)),
-        properties,
-        _END,
-    ]
+    return b"".join(
+        (
+            FRAME_HEAD.pack(FRAME_METHOD, channel, len(_PUBLISH) + 3 + len(to) + len(key)),
+            _PUBLISH,
+            bytes((len(to),)),
+            to,
+            bytes((len(key),)),
+            key,
+            b"\x01\xce" if mandatory else b"\x00\xce",
+        )
+    )
+
+
+def content(method: bytes, channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
+    """The frame of *method*, and behind it those of the content that belongs to it."""
+    size = len(body)
+    head = _HEADER.pack(FRAME_HEADER, channel, 12 + len(properties), 60, 0, size)
     room = frame_max - FRAME_OVERHEAD
-    for start in range(0, len(body), room):
-        piece = body if len(body) <= room else body[start : start + room]
+    if size <= room:
+        if not size:
+            return b"".join((method, head, properties, _END))
+        # Nearly every message.
+        return b"".join(
+            (method, head, properties, _END, FRAME_HEAD.pack(FRAME_BODY, channel, size), body, _END)
+        )
+    parts = [method, head, properties, _END]
+    for start in range(0, size, room):
+        piece = body[start : start + room]
         parts += (FRAME_HEAD.pack(FRAME_BODY, channel, len(piece)), piece, _END)
     return b"".join(parts)
 

@@ -1,5 +1,6 @@
 /*
- * How fast the broker itself confirms: persistent, mandatory messages of 1 KiB through librabbitmq, pipelined.
+ * How fast the broker itself confirms: persistent, mandatory messages of 1 KiB to a topic exchange with one queue, through
+ * librabbitmq, pipelined.
  *
  *     publish_limit HOST PORT USER PASSWORD VHOST MESSAGES
  *
@@ -60,6 +61,11 @@ int main(int count, char **arguments) {
   amqp_queue_delete(connection, 1, queue, 0, 0);
   amqp_queue_declare(connection, 1, queue, 0, 1, 0, 0, amqp_empty_table);
   expect(amqp_get_rpc_reply(connection), "cannot declare a queue");
+  amqp_bytes_t exchange = amqp_cstring_bytes("bench-c-limit"), key = amqp_cstring_bytes("order.placed");
+  amqp_exchange_declare(connection, 1, exchange, amqp_cstring_bytes("topic"), 0, 1, 0, 0, amqp_empty_table);
+  expect(amqp_get_rpc_reply(connection), "cannot declare an exchange");
+  amqp_queue_bind(connection, 1, queue, exchange, key, amqp_empty_table);
+  expect(amqp_get_rpc_reply(connection), "cannot bind the queue");
   amqp_confirm_select(connection, 1);
   expect(amqp_get_rpc_reply(connection), "cannot have confirms");
 
@@ -81,7 +87,7 @@ int main(int count, char **arguments) {
       char id[32];
       snprintf(id, sizeof id, "%llu", (unsigned long long)sent);
       properties.message_id = amqp_cstring_bytes(id);
-      if (amqp_basic_publish(connection, 1, amqp_empty_bytes, queue, 1, 0, &properties, body)) die("cannot publish");
+      if (amqp_basic_publish(connection, 1, exchange, key, 1, 0, &properties, body)) die("cannot publish");
       sent += 1;
       if (sent % LOOK_EVERY == 0) do confirmed = answered(connection, confirmed, 0, &found); while (found);
     }
@@ -91,6 +97,7 @@ int main(int count, char **arguments) {
   double seconds = (double)(end.tv_sec - begin.tv_sec) + (double)(end.tv_nsec - begin.tv_nsec) / 1e9;
   printf("{\"per_second\": %f}\n", (double)messages / seconds);
   amqp_queue_delete(connection, 1, queue, 0, 0);
+  amqp_exchange_delete(connection, 1, exchange, 0);
   amqp_connection_close(connection, AMQP_REPLY_SUCCESS);
   amqp_destroy_connection(connection);
   return 0;

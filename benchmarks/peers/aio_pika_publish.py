@@ -1,4 +1,4 @@
-"""aio-pika: persistent, mandatory, confirmed publishes of 1 KiB, gathered.  aio_pika_publish.py URL MESSAGES"""
+"""aio-pika: persistent, mandatory, confirmed publishes of 1 KiB to a topic, gathered.  aio_pika_publish.py URL MESSAGES"""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ async def main(url: str, messages: int) -> float:
     connection = await aio_pika.connect(url)
     async with connection:
         channel = await connection.channel(publisher_confirms=True)
-        await channel.declare_queue("bench-aio-pika", durable=True)
-        exchange = channel.default_exchange
+        queue = await channel.declare_queue("bench-aio-pika", durable=True)
+        exchange = await channel.declare_exchange("bench-aio-pika", aio_pika.ExchangeType.TOPIC, durable=True)
+        await queue.bind(exchange, "order.placed")
         numbers: Iterator[int] = iter(range(messages))
 
         async def caller() -> None:
@@ -30,12 +31,13 @@ async def main(url: str, messages: int) -> float:
                     delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
                     message_id=str(number),
                 )
-                await exchange.publish(message, "bench-aio-pika", mandatory=True)
+                await exchange.publish(message, "order.placed", mandatory=True)
 
         started = time.perf_counter()
         await asyncio.gather(*(caller() for _ in range(AT_ONCE)))
         seconds = time.perf_counter() - started
-        await channel.queue_delete("bench-aio-pika")
+        await queue.delete(if_unused=False, if_empty=False)
+        await exchange.delete()
     return messages / seconds
 
 

@@ -83,9 +83,14 @@ def short_string(value: str, name: str) -> bytes:
         b'\x02\xc3\xa9'
     """
     try:
-        return _short(value)
-    except _Unfit as fault:
-        raise BadPayload(f"{name}: {fault.reason}") from None
+        data = value.encode()
+        return _OCTETS[len(data)] + data
+    except (IndexError, UnicodeEncodeError, AttributeError):
+        # Not by way of `_short`: every message has some of them.
+        try:
+            return _short(value)
+        except _Unfit as fault:
+            raise BadPayload(f"{name}: {fault.reason}") from None
 
 
 def _short(value: str) -> bytes:

@@ -172,7 +172,8 @@ class Publisher:
     @property
     def outstanding(self) -> int | None:
         """Publishes on the channel without an answer; None where there is no channel."""
-        return None if self._channel is None else len(self._channel.sent)
+        channel = self._channel
+        return None if channel is None else len(channel.sent)
 
     async def build(self, connection: RawConnection) -> None:
         """Publish over *connection* from here on.

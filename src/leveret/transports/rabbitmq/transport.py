@@ -271,7 +271,7 @@ class RabbitTransport:
 
     def send(self, message: Outgoing) -> asyncio.Future[None]:
         answer: asyncio.Future[None] = asyncio.Future(loop=self._loop)
-        if self._closed or not self._publishing.up or not self._publisher.send(message, answer):
+        if self._closed or self._publishing.connection is None or not self._publisher.send(message, answer):
             # In the loop's next turn, so that whoever sends again and again leaves room for the reconnect.
             answer.get_loop().call_soon(settle, answer, self._not_connected())
         return answer

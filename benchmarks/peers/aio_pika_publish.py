@@ -1,4 +1,4 @@
-"""aio-pika: persistent, mandatory, confirmed publishes of 1 KiB to a topic, gathered.  aio_pika_publish.py URL MESSAGES"""
+"""aio-pika: persistent, mandatory, confirmed publishes of 1 KiB to a topic.  aio_pika_publish.py URL MESSAGES"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FastStream: persistent, mandatory, confirmed publishes of 1 KiB to a topic, gathered.  faststream_publish.py URL MESSAGES"""
+"""FastStream: persistent, mandatory, confirmed publishes of 1 KiB to a topic.  faststream_publish.py URL MESSAGES"""
 
 from __future__ import annotations
 

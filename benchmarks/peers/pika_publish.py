@@ -1,4 +1,4 @@
-"""pika's blocking connection: persistent, mandatory, confirmed publishes of 1 KiB to a topic.  pika_publish.py URL MESSAGES"""
+"""pika, blocking: persistent, mandatory, confirmed publishes of 1 KiB to a topic.  pika_publish.py URL MESSAGES"""
 
 from __future__ import annotations
 

@@ -33,10 +33,11 @@ bench: $(VENV)/.installed-dev ## Measure, beside the peers; writes benchmarks/re
 services: ## Start the servers that the tests talk to
 	@scripts/services
 
-docs: $(VENV)/.installed-dev ## Write docs/cli.md anew from the commands themselves
+docs: $(VENV)/.installed-dev ## Write docs/cli.md anew from the commands, and the table of docs/benchmarks.md
 	@mkdir -p docs
 	$(BIN)/python -m leveret.cli.reference > $(VENV)/cli.md
 	mv $(VENV)/cli.md docs/cli.md
+	$(BIN)/python -m benchmarks.page
 
 # Stamps, so that a second run starts at once: a changed pyproject.toml installs again, nothing else does.
 $(VENV)/.installed-%: pyproject.toml $(VENV)/.created

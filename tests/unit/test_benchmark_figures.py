@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from benchmarks import __main__ as benchmarks
-from benchmarks import peers_run
+from benchmarks import page, peers_run
 from benchmarks.broker import NoBroker
 from benchmarks.figure import Figure
 
@@ -35,6 +35,16 @@ def test_figures_that_are_not_measured_again_stay_in_the_results(tmp_path, monke
         ("late", 2.0, None),
         ("pipeline", 16200.0, 0.3375),
     ]
+
+
+def test_the_page_shows_the_figures_that_were_measured_last():
+    results = json.loads(benchmarks.RESULTS.read_text())
+    assert page.PAGE.read_text() == page.with_figures(page.PAGE.read_text(), results), "make docs"
+
+
+def test_a_row_of_the_page_that_was_never_measured_is_told():
+    with pytest.raises(KeyError, match="speed"):
+        page.with_figures("| `speed` | all | 1/s | | | |", [OURS.written()])
 
 
 def test_an_unknown_benchmark_is_refused_with_those_that_there_are(capsys):

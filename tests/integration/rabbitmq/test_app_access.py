@@ -14,8 +14,8 @@ from tests.rabbitmq_scene import until
 from leveret import AccessRefused, HardFailure, QueueMismatch
 from leveret.app import Stand
 from leveret.core.urls import parse_broker
+from leveret.pipeline.batches import IN_USE_TOLD_AFTER
 from leveret.ports import World
-from leveret.retry.intake import IN_USE_TOLD_AFTER
 from leveret.runtime.world import DaemonThreads, SystemClock, random_uuid
 from leveret.stores.sqlite.store import SqliteStore
 from leveret.transports.rabbitmq.transport import RabbitTransport
@@ -153,8 +153,8 @@ async def test_without_the_right_to_send_dead_letters_one_is_kept_in_hand_and_th
 async def test_without_the_right_to_read_dead_letters_they_lie_safe_and_the_log_says_that_it_is_missing(
     place, user, monkeypatch, caplog
 ):
-    monkeypatch.setattr("leveret.retry.intake.IN_USE_EVERY", 0.2)
-    monkeypatch.setattr("leveret.retry.intake.IN_USE_TOLD_AFTER", 0.0)
+    monkeypatch.setattr("leveret.pipeline.batches.IN_USE_EVERY", 0.2)
+    monkeypatch.setattr("leveret.pipeline.batches.IN_USE_TOLD_AFTER", 0.0)
     app = place.app(login=user())
     dlq = f"{place.namespace}.events.dlq"
     ran = []
@@ -196,8 +196,8 @@ async def test_without_the_right_to_read_them_an_app_that_declares_dead_letters_
 def consumes(app):
     """Whether it consumes retry queue and dead-letter queue."""
     runner = app._open.runner
-    intake = runner.retry_service.intake
-    return intake is not None and intake.consuming and runner.keeper._subscription is not None
+    intakes = (runner.retry_service.intake, runner.keeper.intake)
+    return all(intake is not None and intake.consuming for intake in intakes)
 
 
 @pytest.fixture

@@ -256,8 +256,8 @@ async def test_b01_c08_after_50_forced_reconnects_consumers_channels_and_memory_
             and runner.consumers[0].consuming
             and runner.retry_service.intake is not None
             and runner.retry_service.intake.consuming
-            and runner.keeper._subscription is not None
-            and runner.keeper._subscription.active
+            and runner.keeper.intake is not None
+            and runner.keeper.intake.consuming
         )
 
     async def reconnect(number: int) -> None:

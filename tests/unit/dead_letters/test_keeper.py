@@ -6,6 +6,7 @@ import pytest
 from tests.unit.running_app import RunningApp
 
 from leveret import Leveret
+from leveret.core import headers as h
 from leveret.core.errors import StoreRefused
 from leveret.testing.fake_clock import idle
 
@@ -57,19 +58,53 @@ async def test_a_refused_letter_is_back_in_its_queue_after_a_stop(app):
         assert (t.ready("shop.events.dlq"), t.unsettled("shop.events.dlq")) == (1, 0)
 
 
+async def test_the_alarm_about_a_refused_letter_ends_when_the_next_term_keeps_it(app):
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+
+        async def refuse(name, *_) -> None:
+            if name == "keep":
+                raise StoreRefused("not this one")
+
+        t.store.before = refuse
+        await t.send("shop.events.dlq", b"bad")
+        await t.clock.advance(1)
+        assert t.alarms.holding == {("retry_store_unavailable", "shop keeper")}
+        keeper = t.runner.keeper
+        grant = keeper.keeper.grant
+        keeper._lost("test")
+        await idle()
+        t.store.before = None
+        keeper._gained(grant)
+        await t.clock.advance(1)
+        assert [letter.body for letter in t.data.letters.values()] == [b"bad"]
+        assert t.alarms.holding == set()
+
+
+async def test_a_request_that_expired_in_its_queue_is_counted_and_not_kept(app):
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        expired = {h.TIMEOUT_MS: 1000, "x-death": [{"reason": "expired", "queue": "shop.prices", "count": 1}]}
+        await t.send("shop.events.dlq", b"nobody waits", headers=expired)
+        await t.send("shop.events.dlq", b"a letter")
+        assert [letter.body for letter in t.data.letters.values()] == [b"a letter"]
+        assert t.runner.keeper.expired_requests == 1
+        assert (t.ready("shop.events.dlq"), t.unsettled("shop.events.dlq")) == (0, 0)
+
+
 async def test_a_letter_that_arrives_while_the_keeper_stops_is_kept_once_or_goes_back(app):
     async with RunningApp(app) as t:
         await t.clock.advance(1)
-        keeper = t.runner.keeper
-        plain = keeper._arrived.set
+        intake = t.runner.keeper.intake
+        plain = intake._arrived.set
 
         def stop_first() -> None:
             plain()
-            stopping.append(asyncio.ensure_future(keeper.finish()))
-            keeper._closing = True
+            stopping.append(asyncio.ensure_future(t.runner.keeper.finish()))
+            intake._closing = True
 
         stopping = []
-        keeper._arrived.set = stop_first
+        intake._arrived.set = stop_first
         await t.send("shop.events.dlq", b"late")
         await idle()
         assert (t.ready("shop.events.dlq"), len(t.data.letters)) == (1, 0)
@@ -77,14 +112,14 @@ async def test_a_letter_that_arrives_while_the_keeper_stops_is_kept_once_or_goes
 
 
 async def test_a_letter_that_cannot_be_read_for_a_fault_of_ours_is_kept_as_it_is(app, monkeypatch):
-    from leveret.dead_letters import keeper
+    from leveret.dead_letters import intake
 
     def broken(*_, **__):
         raise RuntimeError("a fault of ours")
 
     async with RunningApp(app) as t:
         await t.clock.advance(1)
-        monkeypatch.setattr(keeper, "read", broken)
+        monkeypatch.setattr(intake, "read", broken)
         await t.send("shop.events.dlq", b"odd", message_id="odd", type="order")
         await t.clock.advance(5)
         [letter] = t.data.letters.values()

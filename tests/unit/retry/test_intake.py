@@ -6,6 +6,7 @@ import pytest
 from tests.unit.running_app import RunningApp
 
 from leveret import Leveret
+from leveret.core import envelope
 from leveret.core import headers as h
 from leveret.testing.fake_clock import idle
 
@@ -75,6 +76,27 @@ async def test_a_malformed_envelope_in_hand_goes_back_at_a_stop(app):
         assert (t.ready("shop.retry"), t.unsettled("shop.retry")) == (1, 0)
 
 
+async def test_a_stop_waits_until_a_malformed_envelope_is_a_dead_letter(app):
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        transport = app._open.parts.transport
+        plain = transport.send
+
+        def refuse_once(out):
+            transport.send = plain
+            t.broker.refuse_next()
+            return plain(out)
+
+        transport.send = refuse_once
+        await t.send("shop.retry", b"bad", message_id="bad", headers={h.ENVELOPE: h.SOFT_FAILURE})
+        assert t.unsettled("shop.retry") == 1
+        stopping = asyncio.ensure_future(t.runner.retry_service.stop())
+        await t.clock.advance(2)
+        await stopping
+        assert (t.ready("shop.retry"), t.unsettled("shop.retry")) == (0, 0)
+        assert [letter.ending for letter in t.data.letters.values()] == ["malformed"]
+
+
 async def test_an_envelope_that_was_given_back_at_a_stop_is_not_stored_as_well(app):
     async with RunningApp(app) as t:
         await t.clock.advance(1)
@@ -95,3 +117,26 @@ async def test_an_envelope_that_was_given_back_at_a_stop_is_not_stored_as_well(a
         assert t.ready("shop.retry") == 1
         assert t.data.retries == {}
         assert intake.in_hand == 0
+
+
+async def test_an_envelope_that_cannot_be_read_for_a_fault_of_ours_is_a_dead_letter_and_stops_no_other(
+    app, monkeypatch
+):
+    plain = envelope.read_retry
+
+    def broken(body, *arguments, **options):
+        if body == b"odd":
+            raise RuntimeError("a fault of ours")
+        return plain(body, *arguments, **options)
+
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        monkeypatch.setattr(envelope, "read_retry", broken)
+        await t.send("shop.retry", b"odd", **envelope_of("odd"))
+        await t.send("shop.retry", b"good", **envelope_of("good"))
+        await t.clock.advance(1)
+        assert [entry.message_id for entry, _ in t.data.retries.values()] == ["good"]
+        [letter] = t.data.letters.values()
+        assert letter.ending == "malformed"
+        assert "a fault of ours" in letter.reason
+        assert t.unsettled("shop.retry") == 0

@@ -1,0 +1,278 @@
+"""BatchConsumer: takes one queue into the store, batch by batch. Stored, then acked (R1, D2)."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from leveret.core.alarm import RETRY_STORE_UNAVAILABLE, Alarm
+from leveret.core.dead_letter import DeadLetter
+from leveret.core.errors import (
+    AccessRefused,
+    BrokerError,
+    NotFound,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+)
+from leveret.core.retry_entry import RetryEntry
+from leveret.pipeline.parts import Parts, log
+from leveret.pipeline.publishing import held_backoff
+from leveret.ports import Delivery, Subscription
+
+#: Seconds between tries where somebody else consumes the queue exclusively, and until that is told.
+IN_USE_EVERY = 5.0
+IN_USE_TOLD_AFTER = 120.0
+#: The broker's words for it; it says 403 also where a right is missing.
+IN_USE = "in exclusive use"
+
+Entry = TypeVar("Entry", RetryEntry, DeadLetter)
+Written = TypeVar("Written")
+
+
+class Taken(NamedTuple, Generic[Entry]):
+    """A delivery in hand, and what it says."""
+
+    delivery: Delivery
+    entry: Entry
+
+
+class BatchConsumer(ABC, Generic[Entry, Written]):
+    """Takes what comes by one queue into the store: many in a transaction, each acked once it is stored.
+
+    While the store is away everything stays in hand and in the queue, and an alarm says so. A batch that the store
+    refuses is halved until the culprit stands alone. It is for one run: whoever starts over makes another one.
+
+    A subclass says what differs: `read`, `write`, `written` and `refused`.
+
+    Args:
+        parts: what the verbs share.
+        queue: to consume, exclusively where only one process can reach the store.
+        what: lies there, as the alarm names it.
+        prefetch: deliveries in hand at most.
+        batch: entries in a transaction at most.
+        stored: the hand-over point between store and ack.
+        received: the hand-over point before a delivery is read, if there is one.
+    """
+
+    def __init__(
+        self,
+        parts: Parts,
+        queue: str,
+        *,
+        what: str,
+        prefetch: int,
+        batch: int,
+        stored: str,
+        received: str | None = None,
+    ) -> None:
+        self.parts = parts
+        self.queue = queue
+        self._what = what
+        self._prefetch = prefetch
+        self._most = batch
+        self._at_stored = stored
+        self._at_received = received
+        self._subscription: Subscription | None = None
+        self._received: deque[Delivery] = deque()
+        self._arrived = asyncio.Event()
+        self._batch: list[Delivery] = []
+        #: Set between two batches.
+        self._between = asyncio.Event()
+        self._between.set()
+        #: Those that must not hold up the others, each with the task that deals with it.
+        self._aside: dict[asyncio.Task[None], Delivery] = {}
+        #: Those whose task failed.
+        self._stuck: list[Delivery] = []
+        self._closing = False
+
+    @abstractmethod
+    def read(self, delivery: Delivery) -> Entry | None:
+        """What a delivery says; None where it is acked or set aside instead. Whatever it says, this does not raise."""
+
+    @abstractmethod
+    async def write(self, entries: list[Entry]) -> Sequence[Written]:
+        """Store these in one transaction. Returns what became of each, in their order.
+
+        Raises:
+            StoreUnavailable, StoreRefused: nothing was stored.
+        """
+
+    @abstractmethod
+    def written(self, written: Written) -> None:
+        """One is stored and acked."""
+
+    @abstractmethod
+    def refused(self, one: Taken[Entry], error: StoreRefused) -> None:
+        """The store refuses this one, by itself: set it aside."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether the broker has given us the queue; from then on the transport sees to it that we consume."""
+        return self._subscription is not None
+
+    @property
+    def consuming(self) -> bool:
+        """Whether the broker has our consumer."""
+        return self._subscription is not None and self._subscription.active
+
+    @property
+    def in_hand(self) -> int:
+        """Deliveries in hand, unacked."""
+        return len(self._received) + len(self._batch) + len(self._aside)
+
+    async def run(self) -> None:
+        """Consume, until cancelled; then everything unacked goes back to the queue."""
+        subscription = self._subscription = await self._consume()
+        try:
+            while True:
+                await self._arrived.wait()
+                if self._closing:
+                    # What has arrived goes back, or has gone back already.
+                    await asyncio.get_running_loop().create_future()
+                self._between.clear()
+                received = self._received
+                self._batch = [received.popleft() for _ in range(min(self._most, len(received)))]
+                if not received:
+                    self._arrived.clear()
+                await self._take_in([delivery for delivery in self._batch if not delivery.stale])
+                self._batch = []
+                self._between.set()
+        finally:
+            self._between.set()
+            aside: dict[asyncio.Task[None], Delivery] = dict(self._aside)
+            for task in aside:
+                task.cancel()
+            await subscription.cancel()
+            if aside:
+                await asyncio.wait(aside)
+            # What was settled already stays settled.
+            for delivery in (*self._batch, *self._received, *aside.values(), *self._stuck):
+                delivery.requeue()
+
+    async def finish(self) -> None:
+        """Take no more, and return when the batch in hand is stored and acked: what is stored must not come again."""
+        self._closing = True
+        if self._subscription is not None:
+            # First of all: what goes back would be handed to us again at once.
+            await self._subscription.cancel()
+        for delivery in self._received:
+            delivery.requeue()
+        self._received.clear()
+        await self._between.wait()
+
+    def set_aside(self, delivery: Delivery, work: Coroutine[object, object, None]) -> None:
+        """Let *work* deal with a delivery, and settle it, while the others go on (R8)."""
+        task = asyncio.create_task(work, name=f"{self.queue} aside")
+        self._aside[task] = delivery
+        task.add_done_callback(self._dealt_with)
+
+    def _dealt_with(self, task: asyncio.Task[None]) -> None:
+        delivery = self._aside.pop(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            log.error(
+                "a message of %s could not be dealt with; it stays unacked until we stop",
+                self.queue, exc_info=fault, extra={"action": "held"},
+            )  # fmt: skip
+            self._stuck.append(delivery)
+
+    def _take(self, delivery: Delivery) -> None:
+        # What waited when its channel went is not stored any more; whoever flaps must not fill the memory.
+        while self._received and self._received[0].stale:
+            self._received.popleft()
+        self._received.append(delivery)
+        self._arrived.set()
+
+    async def _take_in(self, deliveries: Sequence[Delivery]) -> None:
+        taken: list[Taken[Entry]] = []
+        for delivery in deliveries:
+            if self._at_received is not None and self.parts.world.reached is not None:
+                await self.parts.reach(self._at_received, delivery.properties.message_id)
+            entry = self.read(delivery)
+            if entry is not None:
+                taken.append(Taken(delivery, entry))
+        if taken:
+            await self._put(taken)
+
+    async def _put(self, taken: Sequence[Taken[Entry]]) -> None:
+        """Store these, however long it takes, and ack them; what the store refuses is halved."""
+        for wait in held_backoff():
+            try:
+                written = await self.write([entry for _, entry in taken])
+            except StoreRefused as error:
+                if len(taken) == 1:
+                    self.refused(taken[0], error)
+                else:
+                    middle = len(taken) // 2
+                    await self._put(taken[:middle])
+                    await self._put(taken[middle:])
+                return
+            except StoreUnavailable as error:
+                self.tell(error, wait, about=self.parts.names.namespace)
+                await self.parts.world.clock.sleep(wait)
+                taken = [one for one in taken if not one.delivery.stale]
+                if not taken:
+                    return
+            else:
+                await self.ack(taken, written)
+                return
+
+    def tell(self, error: StoreError, wait: float, *, about: str) -> None:
+        """The store does not take what we have; we try again in *wait* seconds."""
+        self.parts.alarms.emit(
+            Alarm(
+                code=RETRY_STORE_UNAVAILABLE,
+                title=f"{self._what} cannot be stored; they wait in {self.queue}",
+                about=about,
+                fields={"store": self.parts.store.display, "error": str(error)},
+            )
+        )
+        log.warning(
+            "%s cannot be stored, again in %g s: %s", self._what, wait, error, extra={"action": "held"}
+        )
+
+    async def ack(self, taken: Sequence[Taken[Entry]], written: Sequence[Written]) -> None:
+        """Ack what is stored."""
+        self.parts.alarms.resolved(RETRY_STORE_UNAVAILABLE, self.parts.names.namespace)
+        for (delivery, entry), each in zip(taken, written, strict=True):
+            if self.parts.world.reached is not None:
+                await self.parts.reach(self._at_stored, entry.message_id)
+            delivery.ack()
+            self.written(each)
+
+    async def _consume(self) -> Subscription:
+        """Consume a queue that one process at a time may have; where another has it, try until it lets go (R9)."""
+        parts, queue = self.parts, self.queue
+        clock = parts.world.clock
+        since = clock.monotonic()
+        told = False
+        while True:
+            try:
+                return await parts.transport.consume(
+                    queue, self._take, prefetch=self._prefetch, exclusive=not parts.store.shared
+                )
+            except AccessRefused as error:
+                if IN_USE not in str(error):
+                    # Nobody has it: we may not read it, and no waiting changes that.
+                    if not told:
+                        told = True
+                        log.error(
+                            "%s is not consumed, and what arrives lies there: %s. Tried again every %g s.",
+                            queue, error, IN_USE_EVERY, extra={"action": "no_right"},
+                        )  # fmt: skip
+                elif not told and clock.monotonic() - since >= IN_USE_TOLD_AFTER:
+                    told = True
+                    log.error(
+                        "another store or program consumes %s: %s. Two stores must not share one namespace's queue: "
+                        "each would hide half the messages. Stop the other one, or give this one a namespace of its "
+                        "own.",
+                        queue, error, extra={"action": "in_use"},
+                    )  # fmt: skip
+            except (NotFound, BrokerError) as error:
+                log.info("cannot consume %s yet: %s", queue, error, extra={"action": "consume"})
+                if isinstance(error, NotFound):
+                    await parts.transport.declare(parts.base)
+            await clock.sleep(IN_USE_EVERY)

@@ -519,6 +519,10 @@ class Store(RetryStore, DeadLetterStore, ActStore, StartStore, Protocol):
     def shared(self) -> bool:
         """Whether several hosts may use it at once (False: SQLite and memory, where consumers are exclusive)."""
 
+    @property
+    def lasting(self) -> bool:
+        """Whether what it keeps outlives this process."""
+
     async def open(self, *, create: bool = True) -> None:
         """Open it, migrate it forward, and create it where asked to.
 

@@ -213,14 +213,16 @@ class Road:
 
     async def _counted(self, delivery: Delivery, message: Received) -> tuple[WorkerDied | None, str | None]:
         """An ordered queue cannot send a message to its end: count its starts before the next one."""
-        found = message.properties.headers
-        by_broker = [
-            found[name]
-            for name in ("x-delivery-count", "x-acquired-count")
-            if isinstance(found.get(name), int)
-        ]
-        if by_broker:
-            return self._died(max(by_broker)), None
+        if not self._parts.store.lasting:
+            # A count in the store would end with us. That of a quorum queue does not; it has the lost connections too.
+            found = message.properties.headers
+            by_broker = [
+                found[name]
+                for name in ("x-delivery-count", "x-acquired-count")
+                if isinstance(found.get(name), int)
+            ]
+            if by_broker:
+                return self._died(max(by_broker)), None
         # The same in every process; Python's own hash is not.
         name = retry_id(message) or f"{delivery.tag or ''}/{hashlib.sha256(delivery.body).hexdigest()}"
         for wait in held_backoff():

@@ -36,6 +36,7 @@ class MemoryStore(MemoryRetries, MemoryLetters, MemoryActs):
 
     def __init__(self, *, clock: Clock, data: MemoryData | None = None) -> None:
         self.clock = clock
+        self._given = data is not None
         self._data = data if data is not None else MemoryData()
         self._is_open = False
 
@@ -51,6 +52,11 @@ class MemoryStore(MemoryRetries, MemoryLetters, MemoryActs):
     def shared(self) -> bool:
         """False: one process."""
         return False
+
+    @property
+    def lasting(self) -> bool:
+        """Whether its data was given to it: then they can be given to another one."""
+        return self._given
 
     async def open(self, *, create: bool = True) -> None:
         """Open it."""

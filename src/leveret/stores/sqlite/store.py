@@ -64,6 +64,11 @@ class SqliteStore(SqliteRetries, SqliteLetters, SqliteActs):
         """False: one host at a time."""
         return False
 
+    @property
+    def lasting(self) -> bool:
+        """True: it is a file."""
+        return True
+
     async def open(self, *, create: bool = True) -> None:
         """Open it, migrate it forward, and create it where asked to.
 

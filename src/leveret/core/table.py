@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from operator import itemgetter
 from struct import Struct
 from typing import Any, Final
 
@@ -382,3 +383,20 @@ def edit_table(raw: bytes, at: int, end: int, unwanted: Callable[[bytes], bool],
         last = after
     kept += (raw[since:last], added, raw[last:end])
     return b"".join(kept)
+
+
+def sort_table(raw: bytes, at: int, end: int) -> bytes:
+    """The table from *at* to *end* with its entries in the order of their names, each as it is.
+
+    What cannot be walked (an unknown letter and all behind it) stays behind them.
+    """
+    entries = []
+    last = at
+    for start, letter, after in _walk(raw, at, end):
+        if not after:
+            break
+        entries.append((raw[start + 1 : letter], raw[start:after]))
+        last = after
+    # Doubled names keep their order.
+    entries.sort(key=itemgetter(0))
+    return b"".join([entry for _, entry in entries]) + raw[last:end]

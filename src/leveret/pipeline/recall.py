@@ -23,7 +23,7 @@ _DELIVERY_COUNT, _ACQUIRED_COUNT = (name.encode() for name in _COUNTS)
 
 
 class Mark(NamedTuple):
-    """What makes two deliveries one message: queue, tag, body and property bytes, without the queue's own counts."""
+    """What makes two deliveries one message: queue, tag, body and properties, without the queue's own counts."""
 
     queue: str
     tag: str | None
@@ -33,11 +33,13 @@ class Mark(NamedTuple):
 
 def mark(delivery: Delivery) -> Mark:
     """The mark of a delivery. Hashes stand for the bytes: a tag is unique already, and a flag is needed besides."""
-    raw = delivery.properties.raw
-    # A quorum queue counts in a header, so that no two deliveries of a message bear the same bytes.
+    properties = delivery.properties
+    raw = properties.raw
+    # A quorum queue counts in a header from the first return on, and sorts the others as it does, so that no two
+    # deliveries of a message bear the same bytes.
     if _DELIVERY_COUNT in raw or _ACQUIRED_COUNT in raw:
-        raw = delivery.properties.edit(drop=_COUNTS).raw
-    return Mark(delivery.queue, delivery.tag, hash(delivery.body), hash(raw))
+        properties = properties.edit(drop=_COUNTS)
+    return Mark(delivery.queue, delivery.tag, hash(delivery.body), hash(properties.in_order()))
 
 
 #: Stands for the message of an outcome whose ack was sent: only the ack may have to be sent again.

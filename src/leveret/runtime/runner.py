@@ -215,7 +215,7 @@ class Runner:
             # Nobody is to be told that what we stop ourselves is lost.
             await watch.stop()
         await self.suspects.stop()
-        returned = sum([await consumer.stop() for consumer in self.consumers])
+        returned = sum(await asyncio.gather(*(consumer.stop() for consumer in self.consumers)))
         running = self.running
         stopping(running)
         dropped = 0

@@ -61,7 +61,8 @@ class MemoryDelivery:
             if _TAG_BYTES in properties.raw:
                 properties = properties.edit(drop=(h.TAG,))
             if stored.returns and self.source.queue.quorum:
-                properties = properties.edit(add={_DELIVERY_COUNT: stored.returns})
+                # RabbitMQ sorts all headers where it writes one.
+                properties = Properties(properties.edit(add={_DELIVERY_COUNT: stored.returns}).in_order())
             self._properties = properties
         return self._properties
 

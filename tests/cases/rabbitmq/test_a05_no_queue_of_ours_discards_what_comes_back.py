@@ -1,7 +1,7 @@
 """A05: a message that came back again and again is not discarded by its quorum queue.
 
-On this broker a quorum queue has no limit unless it is given one. What is declared on 4.0 and later, where it has one,
-is in the tests of declaring. A queue with a limit and no dead-letter exchange is refused.
+Before RabbitMQ 4.0 a quorum queue has no limit unless it is given one; from there on it has one of 20, unless it is
+declared with -1, as leveret does. A queue with a limit and no dead-letter exchange is refused.
 """
 
 from __future__ import annotations

@@ -16,14 +16,14 @@ from leveret import Context, Message, SoftFailure
 from leveret.core.errors import PublishRefused
 
 LIMIT = 1_048_576
-USUAL = 134_217_728
 
 
 @pytest.fixture
 async def limited(shop: Shop) -> AsyncIterator[Shop]:
+    usual = await shop.max_message_size()
     await shop.set_max_message_size(LIMIT)
     yield shop
-    await shop.set_max_message_size(USUAL)
+    await shop.set_max_message_size(usual)
 
 
 async def test_a20_among_20_others_the_one_over_the_limit_is_refused_with_its_size_and_the_limit(
@@ -81,7 +81,7 @@ async def test_a20_a_result_over_the_limit_is_told_and_its_input_goes_on_being_a
 
 
 async def test_a20_a_stored_message_that_has_become_too_large_is_an_alarm_and_no_loop(shop: Shop):
-    app = shop.app()
+    app, usual = shop.app(), await shop.max_message_size()
     ran = []
 
     @app.worker("order.placed")
@@ -111,7 +111,7 @@ async def test_a20_a_stored_message_that_has_become_too_large_is_an_alarm_and_no
                 await asyncio.sleep(0.5)
                 assert shop.broker.proxy.accepted == accepted
             finally:
-                await shop.set_max_message_size(USUAL)
+                await shop.set_max_message_size(usual)
             await shop.cut(app)
             await shop.until_connected(app)
             await until(lambda: len(ran) == 2)

@@ -9,11 +9,12 @@ import asyncio
 import logging
 from collections import Counter
 
+import pytest
 from tests.cases.rabbitmq.shop import Shop
 from tests.rabbitmq_app import QueueRow
-from tests.rabbitmq_scene import until
+from tests.rabbitmq_scene import late_is_told_on, until
 
-from leveret import Context, SoftFailure
+from leveret import Context, Message, SoftFailure
 
 
 async def test_b07_while_a_message_waits_ten_minutes_none_is_unacked_and_the_consumer_stays(
@@ -43,9 +44,11 @@ async def test_b07_while_a_message_waits_ten_minutes_none_is_unacked_and_the_con
         await shop.set_limits(consumer_timeout=1_800_000, channel_tick_interval=60_000)
 
 
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
 async def test_b07_a_handler_over_the_limit_is_told_once_is_not_run_in_a_loop_and_others_go_on(
-    shop: Shop, caplog
+    shop: Shop, caplog, kind
 ):
+    late_is_told_on(shop.broker, kind)
     caplog.set_level(logging.WARNING, "leveret")
     await shop.set_limits(consumer_timeout=500, channel_tick_interval=200)
     try:
@@ -53,7 +56,7 @@ async def test_b07_a_handler_over_the_limit_is_told_once_is_not_run_in_a_loop_an
         runs: Counter[bytes] = Counter()
         go_on = asyncio.Event()
 
-        @app.worker("order.placed")
+        @app.worker("order.placed", queue_type=kind)
         async def charge(kind: bytes, ctx: Context) -> None:
             runs[kind] += 1
             if kind == b"slow":
@@ -72,5 +75,50 @@ async def test_b07_a_handler_over_the_limit_is_told_once_is_not_run_in_a_loop_an
             go_on.set()
             await shop.until_settled(app)
             assert runs[b"slow"] == 1
+    finally:
+        await shop.set_limits(consumer_timeout=1_800_000, channel_tick_interval=60_000)
+
+
+async def test_b07_on_quorum_queues_the_limit_leaves_no_message_stuck_and_buries_none(shop: Shop):
+    late_is_told_on(shop.broker, "quorum")
+    await shop.set_limits(consumer_timeout=500, channel_tick_interval=200)
+    try:
+        app = shop.app(queue_type="quorum")
+        starts: Counter[tuple[str, bytes]] = Counter()
+
+        async def handle(order: bytes, ctx: Context) -> None:
+            starts[ctx.worker, order] += 1
+            if order == b"0":
+                consumers = app._open.runner.consumers
+                (consumer,) = (each for each in consumers if each.road.spec.name == ctx.worker)
+                # Once in hand, once as the redelivery of what is in hand.
+                for _ in range(2):
+                    lost = consumer._subscription._channel
+                    await until(lambda lost=lost: consumer._subscription._channel not in {lost, None})
+
+        # The others of its prefetch are held for longer than the limit as well, and never started meanwhile.
+        @app.worker("order.placed", prefetch=4, concurrency=1)
+        async def charge(order: bytes, ctx: Context) -> None:
+            await handle(order, ctx)
+
+        @app.worker("order.placed", prefetch=1)
+        async def ship(order: bytes, ctx: Context) -> None:
+            await handle(order, ctx)
+
+        async with app, asyncio.timeout(40):
+            for number in range(6):
+                # Such a queue sorts the headers of what comes back.
+                await app.publish(
+                    Message("order.placed", b"%d" % number, headers={"zeal": number, "area": "north"})
+                )
+            async with app.running():
+                await until(lambda: len(starts) == 12)
+                await shop.until_settled(app)
+                await shop.until_rows(
+                    **{name: QueueRow(0, 0, 1) for name in ("charge", "ship")},
+                    **{f"{name}.suspects": QueueRow(0, 0, 0) for name in ("charge", "ship")},
+                )
+        # The one over the limit is known here when it comes back; the others were never started before.
+        assert set(starts.values()) == {1}
     finally:
         await shop.set_limits(consumer_timeout=1_800_000, channel_tick_interval=60_000)

@@ -32,25 +32,25 @@ def sized(data: bytes) -> bytes:
 
 
 #: Each of the types that RabbitMQ lets in, and values that a client which decodes and encodes again would change.
-NESTED = entry("void", b"V", b"") + entry(
-    "deeper", b"F", sized(entry("list", b"A", sized(b"t\x01V" + b"b\x80")))
+NESTED = entry("deeper", b"F", sized(entry("list", b"A", sized(b"t\x01V" + b"b\x80")))) + entry(
+    "void", b"V", b""
 )
 ENTRIES = (
-    entry("float", b"f", struct.pack(">f", 0.1))
-    + entry("double", b"d", struct.pack(">d", 1e-300))
-    + entry("decimal", b"D", b"\x02" + struct.pack(">I", 12345))
+    entry("float", b"f", struct.pack(">f", 0.1)),
+    entry("double", b"d", struct.pack(">d", 1e-300)),
+    entry("decimal", b"D", b"\x02" + struct.pack(">I", 12345)),
     # A timestamp is in seconds; whoever takes it for milliseconds is far beyond the year 9999.
-    + entry("milliseconds", b"T", struct.pack(">Q", 1_764_000_000_123))
-    + entry("void", b"V", b"")
-    + entry("octet", b"b", b"\xff")
-    + entry("short", b"s", b"\x80\x00")
-    + entry("int", b"I", struct.pack(">i", -1))
-    + entry("long", b"l", struct.pack(">q", -(2**63)))
-    + entry("bytes", b"x", sized(b"\x00\xff"))
-    + entry("text", b"S", sized("schön".encode()))
-    + entry("no text", b"S", sized(b"\xff\xfe"))
-    + entry("nested", b"F", sized(NESTED))
-    + entry("", b"t", b"\x01")
+    entry("milliseconds", b"T", struct.pack(">Q", 1_764_000_000_123)),
+    entry("void", b"V", b""),
+    entry("octet", b"b", b"\xff"),
+    entry("short", b"s", b"\x80\x00"),
+    entry("int", b"I", struct.pack(">i", -1)),
+    entry("long", b"l", struct.pack(">q", -(2**63))),
+    entry("bytes", b"x", sized(b"\x00\xff")),
+    entry("text", b"S", sized("schön".encode())),
+    entry("no text", b"S", sized(b"\xff\xfe")),
+    entry("nested", b"F", sized(NESTED)),
+    entry("", b"t", b"\x01"),
 )
 
 
@@ -79,7 +79,7 @@ async def test_values_of_every_type_survive_a_retry_a_dead_letter_and_a_replay_b
     outside = await connect()
     app, runs = place.app(), []
     failing(app, runs)
-    raw = struct.pack(">H", 0x2000 | 0x1000 | 0x0080) + sized(ENTRIES) + b"\x02" + b"\x01a"
+    raw = struct.pack(">H", 0x2000 | 0x1000 | 0x0080) + sized(b"".join(ENTRIES)) + b"\x02" + b"\x01a"
     async with app.running():
         await outside.send(Outgoing(f"{place.namespace}.events", "order.placed", b"\x00{", Properties(raw)))
         first = await only_letter(app)
@@ -89,12 +89,15 @@ async def test_values_of_every_type_survive_a_retry_a_dead_letter_and_a_replay_b
     assert [attempt for attempt, *_ in runs] == [1, 2, 1, 2]
     for _, body, properties, _ in runs:
         assert body == b"\x00{"
-        assert ENTRIES in properties.raw
+        assert all(entry in properties.raw for entry in ENTRIES)
         assert (properties.message_id, properties.delivery_mode) == ("a", 2)
+    delivered = runs[0][2].raw
+    # From 4.0 on RabbitMQ itself sorts a table by its names.
+    assert delivered == raw if place.broker.version < (4,) else len(delivered) == len(raw)
     for letter in (first, second):
         assert letter.body == b"\x00{"
         # Nothing but what the message bore.
-        assert letter.properties == raw
+        assert letter.properties == delivered
 
 
 async def test_130_900_bytes_of_headers_survive_a_retry_a_dead_letter_and_a_replay(place):
@@ -169,7 +172,7 @@ async def test_one_publish_to_a_missing_exchange_among_50_good_ones_harms_none_o
     async with app.running():
         publisher = app._open.publisher
         bad = Message("order.placed", {"id": 25}, id="to nowhere")
-        out = publisher.compose(bad)
+        out = publisher.compose(bad, bad.id)
         publishes = [app.publish("order.placed", {"id": number}) for number in range(50)]
         publishes[25:25] = [
             publisher.deliver(Outgoing("no-such-exchange", "order.placed", out.body, out.properties), bad)

@@ -136,8 +136,14 @@ class Scene:
                 stdin=PIPE, stdout=PIPE, stderr=log, cwd=self.folder, env={**os.environ, "PYTHONPATH": str(ROOT)},
             )  # fmt: skip
 
+    async def opened(self, shop: Shop) -> None:
+        """Return when it has begun to work in this life."""
+        async with asyncio.timeout(PATIENCE):
+            while not any(line["by"] == shop.alias for line in self.lines()):
+                await self.turn()
+
     async def killed(self, shop: Shop) -> None:
-        """Return when it has killed itself; what it had in hand is noted."""
+        """Return when it has killed itself, or was killed; what it had in hand is noted."""
         try:
             await asyncio.wait_for(shop.running.communicate(), PATIENCE)
         except TimeoutError:

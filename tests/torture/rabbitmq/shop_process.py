@@ -259,6 +259,7 @@ class Shop:
         obeying = asyncio.create_task(self._obey())
         publishing: asyncio.Task[None] | None = None
         async with self.app:
+            self.diary.write("open")
             if self.told["publishes"]:
                 publishing = asyncio.create_task(self.publish())
             await self.app.run(retry_worker="retry worker" in roles, keeper="keeper" in roles)

@@ -302,6 +302,39 @@ def test_whatever_stands_in_a_table_is_read_one_by_one_as_all_at_once(entries):
         assert repr(properties.header(name, "absent")) == repr(value)
 
 
+@given(entries_on_the_wire, st.randoms(use_true_random=False))
+def test_in_order_the_headers_are_the_same_whatever_their_order_was(entries, order):
+    entries = list({name: (name, letter, data) for name, letter, data in entries}.values())
+    shuffled = list(entries)
+    order.shuffle(shuffled)
+
+    ordered = with_headers(*shuffled).in_order()
+
+    assert ordered == with_headers(*entries).in_order()
+    if entries:
+        assert ordered == with_headers(*sorted(entries)).raw
+
+
+def test_in_order_each_header_is_as_it_was_and_what_nobody_can_read_stays_behind():
+    unread = (b"c", b"?", b"rest")
+    original = with_headers(
+        (b"b", b"F", table((b"z", b"t", b"\1"), (b"a", b"V", b""))), (b"a", b"V", b""), unread
+    )
+    assert (
+        original.in_order()
+        == with_headers(
+            (b"a", b"V", b""), (b"b", b"F", table((b"z", b"t", b"\1"), (b"a", b"V", b""))), unread
+        ).raw
+    )
+
+
+def test_in_order_an_empty_table_is_none():
+    assert (
+        with_headers().in_order() == Properties.build(content_type="c", delivery_mode=2, message_id="id").raw
+    )
+    assert EMPTY.in_order() == EMPTY.raw
+
+
 def test_behind_an_unknown_letter_nothing_is_touched_and_what_is_added_can_be_found():
     odd: Entry = (b"odd", b"?", b"\x07")
 

@@ -247,6 +247,41 @@ def test_an_acked_message_is_remembered_without_its_body():
     assert again.confirmed
 
 
+def test_that_a_quorum_queue_sorts_headers_makes_no_other_message_of_a_redelivery():
+    recall = Recall(FakeClock())
+    first, again = PlainDelivery(), PlainDelivery()
+    first.properties = Properties.build(headers={"z": 1, "a": {"z": 1, "a": 2}, "m": None}, message_id="one")
+    again.properties = Properties.build(
+        headers={"a": {"z": 1, "a": 2}, "m": None, "x-delivery-count": 1, "z": 1}, message_id="one"
+    )
+    hand = recall.begin(first, _FORGOTTEN)
+    first.stale = True
+    assert recall.running(again) is hand
+
+
+def test_nor_that_it_counts_in_headers_that_were_there_and_empty():
+    recall = Recall(FakeClock())
+    first, again = PlainDelivery(), PlainDelivery()
+    first.properties = Properties(b"\x20\x80" + bytes(4) + b"\x03one")
+    again.properties = first.properties.edit(add={"x-delivery-count": 1})
+    hand = recall.begin(first, _FORGOTTEN)
+    first.stale = True
+    assert recall.running(again) is hand
+
+
+@pytest.mark.parametrize(
+    "headers", [{"a": 1, "z": 2}, {"a": 2, "z": 1, "m": 0}, {"a": 2}, {"z": 2, "a": 1.0}]
+)
+def test_with_other_headers_it_is_another_message(headers):
+    recall = Recall(FakeClock())
+    first, other = PlainDelivery(), PlainDelivery()
+    first.properties = Properties.build(headers={"z": 1, "a": 2})
+    other.properties = Properties.build(headers=headers)
+    recall.begin(first, _FORGOTTEN)
+    first.stale = True
+    assert recall.running(other) is None
+
+
 async def test_what_a_quorum_queue_counts_makes_no_other_message_of_a_redelivery(app):
     runs = []
     go_on = asyncio.Event()
@@ -257,7 +292,7 @@ async def test_what_a_quorum_queue_counts_makes_no_other_message_of_a_redelivery
         await go_on.wait()
 
     async with RunningApp(app) as t:
-        await t.send("shop.tick", b"tick", headers={"kept": 1})
+        await t.send("shop.tick", b"tick", headers={"zeal": 1, "kept": 1})
         for _ in range(10):
             t.broker.drop_connections()
             await t.clock.advance(1)

@@ -82,6 +82,8 @@ class RawConnection(AsyncioConnection):
         #: Told whether the broker has stopped reading from it.
         self.on_blocked: Callable[[bool], object] = bool
         self.blocked = False
+        #: Whether frames are read here: once it has been open, until its end. Messages arrive while it closes, too.
+        self._reading = False
         self._unread = b""
         self._unsent: list[bytes] = []
         self._unsent_size = 0
@@ -181,9 +183,10 @@ class RawConnection(AsyncioConnection):
     # ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _on_data_available(self, data_in: bytes) -> None:
-        if not self.is_open:
+        if not self._reading:
             super()._on_data_available(data_in)
             if self.is_open:
+                self._reading = True
                 self._unread, self._frame_buffer = self._frame_buffer, b""
             return
         data = self._unread + data_in if self._unread else data_in

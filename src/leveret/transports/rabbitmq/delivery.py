@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -13,6 +14,17 @@ from leveret.transports.rabbitmq import wire
 from leveret.transports.rabbitmq.channel import Channel, Handed
 from leveret.transports.rabbitmq.connection import RawConnection
 from leveret.transports.rabbitmq.errors import Gone
+
+log = logging.getLogger("leveret.transports.rabbitmq")
+
+#: The broker gives no reason. From 4.3 on, what quorum queues do to a consumer that is late is among them.
+_CANCELLED: Final = (
+    "the broker cancelled the consumer (its queue was deleted or moved, or a message was in hand for longer than the "
+    "broker's consumer_timeout)"
+)
+#: Seconds that a consumer waits for the broker to say that it is cancelled: over a half-open line it never does, and
+#: whoever stops has to come to an end.
+LEAVE: Final = 5.0
 
 
 class RabbitDelivery:
@@ -190,9 +202,16 @@ class Consuming(Taking):
         self._leaving = True
         if not self.over:
             try:
-                await self.call(self.pika.basic_cancel, consumer_tag=self._consumer)
+                async with asyncio.timeout(LEAVE):
+                    await self.call(self.pika.basic_cancel, consumer_tag=self._consumer)
             except Gone:
                 return
+            except TimeoutError:
+                # What comes all the same is given back, and so is what is in hand when the connection ends.
+                log.warning(
+                    "the broker did not say in %g s that %s is consumed no more; not waited for any longer",
+                    LEAVE, self.queue, extra={"action": "consume"},
+                )  # fmt: skip
             self._release()
             self._close_when_settled()
 
@@ -220,7 +239,7 @@ class Consuming(Taking):
         self.close_soon()
         if not self._leaving:
             self._leaving = True
-            self._ended(Gone("the broker cancelled the consumer"))
+            self._ended(Gone(_CANCELLED))
 
     def closed(self, reason: Gone) -> None:
         super().closed(reason)

@@ -249,10 +249,17 @@ class RabbitTransport:
         return await self._with_connection(lambda connection: queue_state(self._calls, connection, queue))
 
     async def _redeclare(self, connection: RawConnection) -> None:
-        try:
-            await declare(self._calls, connection, self._topology)
-        except (BrokerError, NotFound) as error:
-            log.error("declared again on %s: %s", self.display, error, extra={"action": "redeclare"})
+        ours = self._topology
+        # One at a time: what is refused now must not keep the others away.
+        for part in (
+            *(Topology(exchanges=(exchange,)) for exchange in ours.exchanges),
+            *(Topology(queues=(queue,)) for queue in ours.queues),
+            *(Topology(bindings=(binding,)) for binding in ours.bindings),
+        ):
+            try:
+                await declare(self._calls, connection, part)
+            except (BrokerError, NotFound) as error:
+                log.error("declared again on %s: %s", self.display, error, extra={"action": "redeclare"})
 
     async def _redeclare_if_ours(self, connection: RawConnection, queue: str) -> None:
         if any(queue == ours.name for ours in self._topology.queues):

@@ -7,17 +7,17 @@ from typing import Final
 
 
 class CutProxy:
-    """Hands bytes to and fro between whoever connects and the port behind it, until told otherwise.
+    """Hands bytes to and fro between whoever connects and the broker behind it, until told otherwise.
 
     Attributes:
         port: where it listens.
         accepted: how many connections were ever made.
     """
 
-    def __init__(self, behind: int) -> None:
+    def __init__(self, behind: int, host: str = "127.0.0.1") -> None:
         self.port = 0
         self.accepted = 0
-        self._behind: Final = behind
+        self._behind: Final = (host, behind)
         self._server: asyncio.Server | None = None
         self._lines: dict[asyncio.Task[None], tuple[asyncio.StreamWriter, ...]] = {}
         #: Bytes from a client that still go through before all is cut; None: no cut is planned.
@@ -69,7 +69,7 @@ class CutProxy:
         assert task is not None
         self._lines[task] = (writer,)
         try:
-            there, to_there = await asyncio.open_connection("127.0.0.1", self._behind)
+            there, to_there = await asyncio.open_connection(*self._behind)
         except OSError:
             writer.transport.abort()
             del self._lines[task]

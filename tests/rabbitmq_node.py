@@ -1,4 +1,7 @@
-"""RabbitMQ nodes of a test session's own: on free ports, with data, cookie and epmd of their own, ended with it."""
+"""RabbitMQ nodes of a test session's own: on free ports, with data, cookie and epmd of their own, ended with it.
+
+`LEVERET_TEST_RABBITMQ_ROOT` names a folder with another RabbitMQ, `LEVERET_TEST_AMQP_URL` a broker that is there.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,14 @@ from pathlib import Path
 
 import pytest
 
+from leveret.core.urls import BrokerUrl, parse_broker
+
+#: A folder with another Debian in it (see scripts/rabbitmq-4), whose RabbitMQ the nodes are of; default: this one's.
+_ROOT = Path(os.environ.get("LEVERET_TEST_RABBITMQ_ROOT") or "/")
 #: Where Debian keeps the scripts that run as whoever calls them; those on the path change to the user rabbitmq.
 _SCRIPTS = Path("/usr/lib/rabbitmq/bin")
+#: What enters that Debian. Its /proc, which Erlang reads, is mounted for the process that is started, and goes with it.
+_ENTER = ["unshare", "--mount-proc", f"--root={_ROOT}"] if _ROOT.name else []
 #: A node is up in 6 s here; a busy machine takes longer.
 _PATIENCE = 90.0
 #: Two schedulers that sleep when idle: several nodes and the tests share the machine.
@@ -32,6 +41,17 @@ ssl_options.keyfile = {folder}/key.pem
 """
 
 
+class NamedBroker:
+    """A broker that others use as well, `LEVERET_TEST_AMQP_URL`: it is spoken to by AMQP alone, and never harmed."""
+
+    def __init__(self, url: str) -> None:
+        self.address = parse_broker(url, "LEVERET_TEST_AMQP_URL")
+        if self.address.scheme != "amqp":
+            raise pytest.UsageError(
+                f"LEVERET_TEST_AMQP_URL is {self.address}: tests put a proxy before it, so it has to be amqp://"
+            )
+
+
 class Node:
     """A RabbitMQ node of our own. It may be killed, stopped, started again on the same data, and starved of memory."""
 
@@ -42,26 +62,28 @@ class Node:
         self._epmd: subprocess.Popen[bytes] | None = None
         self._server: subprocess.Popen[bytes] | None = None
         _make_certificate(folder)
-        (folder / "rabbitmq.conf").write_text(_CONFIG.format(tls_port=self.tls_port, folder=folder))
+        # The folder, as the node sees it.
+        seen = "/" / folder.relative_to(_ROOT)
+        (folder / "rabbitmq.conf").write_text(_CONFIG.format(tls_port=self.tls_port, folder=seen))
         (folder / "plugins").write_text("[].\n")
         epmd_port = str(_free_port())
         self._environment = {
-            "PATH": os.environ["PATH"],
+            "PATH": f"{os.environ['PATH']}:/usr/sbin:/usr/bin:/sbin:/bin",
             "LANG": "C.UTF-8",
             # Erlang keeps its cookie in the home folder, and writes one where there is none.
-            "HOME": str(folder),
+            "HOME": str(seen),
             "ERL_EPMD_PORT": epmd_port,
             "ERL_EPMD_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODENAME": f"leveret-{self.port}@localhost",
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self.port),
             "RABBITMQ_DIST_PORT": str(_free_port()),
-            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
-            "RABBITMQ_LOG_BASE": str(folder / "log"),
-            "RABBITMQ_PID_FILE": str(folder / "pid"),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
-            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
-            "RABBITMQ_CONF_ENV_FILE": str(folder / "none"),
+            "RABBITMQ_MNESIA_BASE": str(seen / "data"),
+            "RABBITMQ_LOG_BASE": str(seen / "log"),
+            "RABBITMQ_PID_FILE": str(seen / "pid"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(seen / "plugins"),
+            "RABBITMQ_CONFIG_FILE": str(seen / "rabbitmq.conf"),
+            "RABBITMQ_CONF_ENV_FILE": str(seen / "none"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _MODEST,
             # The command line tool is an Erlang machine too, and starts once a call.
             "RABBITMQ_CTL_ERL_ARGS": "+S 1:1 +sbwt none",
@@ -73,6 +95,11 @@ class Node:
         return f"amqp://guest:guest@127.0.0.1:{self.port}"
 
     @property
+    def address(self) -> BrokerUrl:
+        """Its address, as leveret reads it."""
+        return parse_broker(self.url, "the test")
+
+    @property
     def certificate(self) -> Path:
         """What it shows on its TLS port: for localhost, signed by itself."""
         return self._folder / "cert.pem"
@@ -82,17 +109,22 @@ class Node:
         """The process of the node itself."""
         return int((self._folder / "pid").read_text())
 
+    @property
+    def log(self) -> str:
+        """All that it has logged."""
+        return "".join(path.read_text(errors="replace") for path in (self._folder / "log").glob("*.log"))
+
     def start(self) -> None:
         """Start it, on the data that is there, and wait until it speaks AMQP."""
         if self._epmd is None:
             port = self._environment["ERL_EPMD_PORT"]
             self._epmd = subprocess.Popen(
-                ["epmd", "-port", port, "-address", "127.0.0.1"],
+                [*_ENTER, "epmd", "-port", port, "-address", "127.0.0.1"],
                 env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         with (self._folder / "out").open("ab") as out:
             self._server = subprocess.Popen(
-                [_SCRIPTS / "rabbitmq-server"],
+                [*_ENTER, _SCRIPTS / "rabbitmq-server"],
                 env=self._environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
         self.until_it_answers()
@@ -138,7 +170,7 @@ class Node:
     def ctl(self, *arguments: str) -> str:
         """What `rabbitmqctl` says."""
         done = subprocess.run(
-            [_SCRIPTS / "rabbitmqctl", "--quiet", *arguments],
+            [*_ENTER, _SCRIPTS / "rabbitmqctl", "--quiet", *arguments],
             env=self._environment, capture_output=True, text=True, timeout=_PATIENCE, check=False,
         )  # fmt: skip
         if done.returncode:
@@ -166,22 +198,33 @@ def _make_certificate(folder: Path) -> None:
 
 def installed() -> bool:
     """Whether nodes can be started here."""
-    return (_SCRIPTS / "rabbitmq-server").exists() and all(map(shutil.which, ("epmd", "openssl")))
+    scripts = _ROOT / _SCRIPTS.relative_to("/")
+    return (scripts / "rabbitmq-server").exists() and shutil.which("openssl") is not None
 
 
 def need_rabbitmq() -> None:
-    """Skip the test where no RabbitMQ can be had; in CI that is a failure."""
+    """Skip the test where no RabbitMQ can be had; in CI that is a failure, and where a folder was named for it."""
     if not installed():
+        if _ENTER:
+            pytest.fail(
+                f"LEVERET_TEST_RABBITMQ_ROOT: no RabbitMQ in {_ROOT}. Get one: scripts/rabbitmq-4 {_ROOT} trixie"
+            )
         if os.environ.get("CI"):
             pytest.fail("needs RabbitMQ: make services")
         pytest.skip("needs RabbitMQ: make services")
+
+
+def named_broker() -> NamedBroker | None:
+    """The broker that gentle tests use instead of a node of their own, if there is one."""
+    url = os.environ.get("LEVERET_TEST_AMQP_URL")
+    return NamedBroker(url) if url else None
 
 
 @contextmanager
 def running_node() -> Iterator[Node]:
     """A node that runs, and is gone afterwards with all its data."""
     need_rabbitmq()
-    folder = Path(tempfile.mkdtemp(prefix="leveret-rabbitmq-"))
+    folder = Path(tempfile.mkdtemp(prefix="leveret-rabbitmq-", dir=_ROOT / "tmp" if _ENTER else None))
     node = Node(folder)
     try:
         node.start()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pika
+import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from tests.cut_proxy import CutProxy
-from tests.rabbitmq_node import Node
+from tests.rabbitmq_node import NamedBroker, Node
 
 from leveret.core.urls import BrokerUrl, parse_broker
 from leveret.ports import Timer, World
@@ -44,27 +47,54 @@ def url_of(port: int) -> BrokerUrl:
 
 
 class RabbitHarness:
-    """A node behind a proxy, with a connection of its own to declare and delete behind the transport's back."""
+    """A broker behind a proxy, with a connection of its own to declare and delete behind the transport's back."""
 
-    capabilities = frozenset({BLOCK, EXACT_BYTES, RESTART, TIME})
-
-    def __init__(self, node: Node, proxy: CutProxy) -> None:
-        self.node = node
+    def __init__(self, broker: Node | NamedBroker, proxy: CutProxy) -> None:
         self.proxy = proxy
+        self._broker = broker
         self._connection: pika.BlockingConnection | None = None
+
+    @property
+    def node(self) -> Node:
+        """The node, for whoever does something to it."""
+        assert isinstance(self._broker, Node), "this test is marked gentle, and it is not"
+        return self._broker
 
     @property
     def url(self) -> BrokerUrl:
         """Where transports connect to: the proxy."""
-        return url_of(self.proxy.port)
+        return replace(self._broker.address, nodes=(("127.0.0.1", self.proxy.port),))
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What can be done to it; and whether it hands on property bytes as they came."""
+        able = {TIME} if isinstance(self._broker, NamedBroker) else {BLOCK, RESTART, TIME}
+        return frozenset({*able, EXACT_BYTES} if self.version < (4,) else able)
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Its version, such as (3, 10, 8)."""
+        told: bytes | str = self._connected()._impl.server_properties["version"]
+        return tuple(map(int, (told.decode() if isinstance(told, bytes) else told).split(".")))
 
     def channel(self) -> BlockingChannel:
         """A channel that goes by no proxy."""
+        return self._connected().channel()
+
+    def _connected(self) -> pika.BlockingConnection:
         if self._connection is None or self._connection.is_closed:
+            address = self._broker.address
+            host, port = address.nodes[0]
             self._connection = pika.BlockingConnection(
-                pika.ConnectionParameters("127.0.0.1", self.node.port, heartbeat=0)
+                pika.ConnectionParameters(
+                    host,
+                    port,
+                    address.vhost,
+                    pika.PlainCredentials(address.user, address.password),
+                    heartbeat=0,
+                )
             )
-        return self._connection.channel()
+        return self._connection
 
     def close(self) -> None:
         """Close it."""
@@ -122,3 +152,20 @@ async def until(condition: Callable[[], object], seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - the transport tells nobody of it
             await asyncio.sleep(0.01)
+
+
+def late_is_told_on(broker: RabbitHarness, kind: str) -> None:
+    """Skip the test where the broker waits for an ack as long as it takes."""
+    if kind == "classic" and broker.version >= (4, 3):
+        pytest.skip("from 4.3 on RabbitMQ keeps its consumer timeout for quorum queues alone")
+
+
+@asynccontextmanager
+async def harness_of(broker: Node | NamedBroker) -> AsyncIterator[RabbitHarness]:
+    """A harness with a proxy of its own."""
+    proxy = CutProxy(*reversed(broker.address.nodes[0]))
+    await proxy.start()
+    harness = RabbitHarness(broker, proxy)
+    yield harness
+    harness.close()
+    await proxy.stop()

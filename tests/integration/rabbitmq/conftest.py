@@ -5,24 +5,19 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.cut_proxy import CutProxy
 from tests.rabbitmq_app import Place
-from tests.rabbitmq_node import Node
-from tests.rabbitmq_scene import RabbitHarness, hurried_world
+from tests.rabbitmq_node import NamedBroker, Node
+from tests.rabbitmq_scene import RabbitHarness, harness_of, hurried_world
 
 from leveret.core.urls import BrokerUrl
 from leveret.transports.rabbitmq.transport import RabbitTransport
 
 
 @pytest_asyncio.fixture
-async def broker(rabbitmq: Node) -> AsyncIterator[RabbitHarness]:
-    """The session's node behind a proxy of this test's own."""
-    proxy = CutProxy(rabbitmq.port)
-    await proxy.start()
-    harness = RabbitHarness(rabbitmq, proxy)
-    yield harness
-    harness.close()
-    await proxy.stop()
+async def broker(any_rabbitmq: Node | NamedBroker) -> AsyncIterator[RabbitHarness]:
+    """The test's broker behind a proxy of its own."""
+    async with harness_of(any_rabbitmq) as harness:
+        yield harness
 
 
 @pytest_asyncio.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import uuid
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from leveret.core.errors import AccessRefused, NotFound, QueueMismatch
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.core.topology import Binding, Queue, RMQExchangeConfig, Topology
+
+pytestmark = pytest.mark.gentle
 
 
 @pytest.fixture
@@ -68,6 +71,28 @@ async def test_a_queue_that_differs_in_many_ways_is_used_and_each_way_told(broke
         "x-single-active-consumer",
     ):  # fmt: skip
         assert any(argument in note for note in notes), argument
+
+
+async def test_a_quorum_queue_of_others_keeps_what_came_back_often_once_the_remedy_was_followed(
+    rabbitmq, broker, connect, name
+):
+    await broker.declare_queue(name, {"x-queue-type": "quorum"})
+    transport = await connect()
+    notes = await transport.declare(Topology(queues=(Queue(name, "quorum"),)))
+    if broker.version < (4,):
+        assert notes == []
+    else:
+        # From 4.0 on such a queue deletes what came back 20 times, and its arguments cannot be changed any more.
+        (note,) = notes
+        remedy = note[note.index("rabbitmqctl ") :]
+        await asyncio.to_thread(rabbitmq.ctl, *shlex.split(remedy)[1:])
+    await transport.send(Outgoing("", name, b"one", Properties.build()))
+    async with asyncio.timeout(20):
+        for _ in range(25):
+            while (delivery := await transport.get(name)) is None:  # noqa: ASYNC110 - no event tells of it
+                await asyncio.sleep(0.01)
+            assert delivery.body == b"one"
+            assert delivery.requeue()
 
 
 async def test_an_exchange_that_differs_harmlessly_is_used_and_said_so(broker, connect, name):

@@ -1,4 +1,4 @@
-"""Where no RabbitMQ can be had, tests that need one are skipped by name; in CI they fail."""
+"""Which RabbitMQ a test gets: a node of the session's own, the one that was named, or none, which is told by name."""
 
 from __future__ import annotations
 
@@ -6,12 +6,51 @@ import pytest
 from tests import rabbitmq_node
 
 
+@pytest.fixture
+def named(monkeypatch):
+    """Another broker is named; nobody is there."""
+    monkeypatch.setenv("LEVERET_TEST_AMQP_URL", "amqp://shop:s3cr3t@elsewhere/eu")
+
+
 @pytest.mark.parametrize(("ci", "outcome"), [(None, pytest.skip.Exception), ("true", pytest.fail.Exception)])
 def test_a_test_that_needs_rabbitmq_says_how_to_get_it(monkeypatch, ci, outcome):
     monkeypatch.setattr(rabbitmq_node, "installed", lambda: False)
+    monkeypatch.setattr(rabbitmq_node, "_ENTER", [])
     if ci is None:
         monkeypatch.delenv("CI", raising=False)
     else:
         monkeypatch.setenv("CI", ci)
     with pytest.raises(outcome, match="needs RabbitMQ: make services"):
         rabbitmq_node.need_rabbitmq()
+
+
+def test_a_folder_that_was_named_and_holds_no_rabbitmq_is_a_failure_everywhere(monkeypatch, tmp_path):
+    monkeypatch.setattr(rabbitmq_node, "_ROOT", tmp_path)
+    monkeypatch.setattr(rabbitmq_node, "_ENTER", ["unshare"])
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.fail.Exception, match=f"no RabbitMQ in {tmp_path}"):
+        rabbitmq_node.need_rabbitmq()
+
+
+@pytest.mark.gentle
+def test_a_gentle_test_gets_the_broker_that_was_named(named, request):
+    address = request.getfixturevalue("any_rabbitmq").address
+    assert (address.nodes, address.user, address.password, address.vhost) == (
+        (("elsewhere", 5672),), "shop", "s3cr3t", "eu"
+    )  # fmt: skip
+
+
+@pytest.mark.gentle
+def test_a_test_that_does_something_to_the_node_gets_one_of_the_sessions_own(named, rabbitmq, any_rabbitmq):
+    assert any_rabbitmq is rabbitmq
+
+
+def test_a_test_that_does_not_say_that_it_is_gentle_gets_one_too(named, request):
+    assert isinstance(request.getfixturevalue("any_rabbitmq"), rabbitmq_node.Node)
+
+
+def test_a_named_broker_that_no_proxy_can_stand_before_is_refused_without_its_password(monkeypatch):
+    monkeypatch.setenv("LEVERET_TEST_AMQP_URL", "amqps://shop:s3cr3t@elsewhere")
+    with pytest.raises(pytest.UsageError, match="amqp://") as caught:
+        rabbitmq_node.named_broker()
+    assert "s3cr3t" not in str(caught.value)

@@ -70,6 +70,7 @@ async def test_what_ends_the_connection_is_refused_and_its_neighbours_arrive(con
 
 
 async def test_a20_a_body_over_the_limit_is_refused_by_name_among_20_others(rabbitmq, connect, queue):
+    usual = rabbitmq.evaluate("element(2, application:get_env(rabbit, max_message_size)).")
     await asyncio.to_thread(
         rabbitmq.evaluate, "persistent_term:put(max_message_size, 1048576), "
         "application:set_env(rabbit, max_message_size, 1048576)."
@@ -87,8 +88,8 @@ async def test_a20_a_body_over_the_limit_is_refused_by_name_among_20_others(rabb
         assert "1048576" in str(came_to[10])
     finally:
         await asyncio.to_thread(
-            rabbitmq.evaluate, "persistent_term:put(max_message_size, 134217728), "
-            "application:set_env(rabbit, max_message_size, 134217728)."
+            rabbitmq.evaluate, f"persistent_term:put(max_message_size, {usual}), "
+            f"application:set_env(rabbit, max_message_size, {usual})."
         )  # fmt: skip
 
 

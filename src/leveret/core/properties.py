@@ -111,7 +111,11 @@ class Properties:
         # Written out in the order of _FIELDS, which is that on the wire: a loop over them takes twice as long.
         if content_type is not None:
             flags |= 0x8000
-            raw += short_string(content_type, "content_type")
+            raw = (
+                _JSON_FIRST
+                if content_type == "application/json"
+                else short_string(content_type, "content_type")
+            )
         if content_encoding is not None:
             flags |= 0x4000
             raw += short_string(content_encoding, "content_encoding")
@@ -120,7 +124,7 @@ class Properties:
             raw += _encode_headers(headers, "headers")
         if delivery_mode is not None:
             flags |= 0x1000
-            raw += _encode_delivery_mode(delivery_mode, "delivery_mode")
+            raw += b"\x02" if delivery_mode == 2 else _encode_delivery_mode(delivery_mode, "delivery_mode")
         if priority is not None:
             flags |= 0x0800
             raw += _encode_priority(priority, "priority")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import difflib
 import itertools
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
@@ -144,6 +145,8 @@ class Publisher:
         # No task for each message, unless it has to wait: that would take as long as all else that is done for it.
         under_way: dict[asyncio.Future[None], tuple[int, Outgoing, Message]] = {}
         new_id = self._parts.world.new_id
+        # One for all, where each callback would make a copy.
+        context = contextvars.copy_context()
         most = MANY_AT_ONCE - 1
         room: asyncio.Future[None] | None = None
 
@@ -182,7 +185,7 @@ class Publisher:
                 return False
             answer = self._sent(out, message, id, limit)
             under_way[answer] = (position, out, message)
-            answer.add_done_callback(settled)
+            answer.add_done_callback(settled, context=context)
             return len(under_way) > most or not (position + 1) % LOOK_UP_EVERY
 
         async def turn() -> None:

@@ -4,6 +4,8 @@
 PYTHON ?= python3
 # Flags for the demo:  make demo ARGS="--seed 7"
 ARGS ?=
+# Processes that share the tests. Most tests wait, for a broker or a clock, so there may be more than processors.
+WORKERS ?= 3
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +21,7 @@ demo: $(VENV)/.installed-demo ## A flaky pipeline that loses nothing, live
 	@$(BIN)/leveret demo $(ARGS)
 
 test: $(VENV)/.installed-dev ## All tests
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile
 
 check: $(VENV)/.installed-dev ## Lint, format, types, and which layer may import which
 	$(BIN)/ruff check .
@@ -33,10 +35,12 @@ bench: $(VENV)/.installed-dev ## Measure, beside the peers; writes benchmarks/re
 services: ## Start the servers that the tests talk to
 	@scripts/services
 
-docs: $(VENV)/.installed-dev ## Write docs/cli.md anew from the commands, and the table of docs/benchmarks.md
+docs: $(VENV)/.installed-dev ## Write docs/cli.md, docs/configuration.md and the table of docs/benchmarks.md anew
 	@mkdir -p docs
 	$(BIN)/python -m leveret.cli.reference > $(VENV)/cli.md
 	mv $(VENV)/cli.md docs/cli.md
+	$(BIN)/python -m leveret.runtime.reference > $(VENV)/configuration.md
+	mv $(VENV)/configuration.md docs/configuration.md
 	$(BIN)/python -m benchmarks.page
 
 # Stamps, so that a second run starts at once: a changed pyproject.toml installs again, nothing else does.

@@ -17,11 +17,17 @@ QUESTIONS: Final = (
     "import_time",
     "pipeline_memory",
     "publish_confirmed",
+    "sync_publish",
     "consume_pipeline",
     "fail_and_return",
     "retry_persist",
     "retry_republish",
+    "retry_postgres",
+    "retry_mongodb",
     "waiting_100k",
+    "rpc",
+    "alarms",
+    "waiting_1m",
 )
 RESULTS: Final = Path(__file__).with_name("results.json")
 

@@ -35,12 +35,13 @@ ROUNDS: Final = 3
 LOOK_EVERY: Final = 0.02
 
 
-def failing_app(here: Path, url: str) -> Leveret:
-    """An app with a worker whose every run fails softly, to be tried again in an hour."""
+def failing_app(here: Path, url: str, store: str | None = None) -> Leveret:
+    """An app with a worker whose every run fails softly, to be tried again in an hour; None: its store is SQLite."""
     settings = here / "leveret.toml"
     # What is due goes out as quickly as it can; by default a backlog goes out at 1 000/s.
     settings.write_text('[retry_worker]\noverdue_rate = "none"\n')
-    app = Leveret(NAMES.namespace, broker=url, store=f"sqlite:///{here}/store.db", config=settings)
+    store = f"sqlite:///{here}/store.db" if store is None else store
+    app = Leveret(NAMES.namespace, broker=url, store=store, config=settings)
 
     @app.worker("order.placed", prefetch=1000, retry=RetryPolicy(first_delay=3600, max_delay=3600))
     async def charge(_order: dict[str, Any]) -> None:
@@ -94,7 +95,7 @@ async def fill(folder: Path, waits: Iterable[float], *, head_start: float = 0.0)
     await store.open()
     batch: list[RetryEntry] = []
     for wait in waits:
-        batch.append(_entry(wait))
+        batch.append(entry_due_at(wait))
         if len(batch) == BATCH:
             await store.put(batch)
             batch = []
@@ -107,7 +108,8 @@ async def fill(folder: Path, waits: Iterable[float], *, head_start: float = 0.0)
     return moment
 
 
-def _entry(wait: float) -> RetryEntry:
+def entry_due_at(wait: float) -> RetryEntry:
+    """A row that is due at *wait*."""
     retry_id = str(uuid.uuid4())
     message_id = str(uuid.uuid4())
     properties = Properties.build(

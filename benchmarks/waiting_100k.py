@@ -31,10 +31,10 @@ MIB: Final = 1024 * 1024
 def measure() -> list[Figure]:
     """Four processes: nothing waits, 100 000 come due one after another, and few or many wait for tomorrow."""
     empty = _watched([], SECONDS)
-    busy = _watched(_one_after_another(MANY), SECONDS)
+    busy = _watched(one_after_another(MANY), SECONDS)
     tomorrow = 86_400.0
-    few = _watched([*_one_after_another(A_SECOND * SECONDS // 2), *[tomorrow] * FEW], SECONDS // 2)
-    many = _watched([*_one_after_another(A_SECOND * SECONDS // 2), *[tomorrow] * MANY], SECONDS // 2)
+    few = _watched([*one_after_another(A_SECOND * SECONDS // 2), *[tomorrow] * FEW], SECONDS // 2)
+    many = _watched([*one_after_another(A_SECOND * SECONDS // 2), *[tomorrow] * MANY], SECONDS // 2)
     return [
         Figure(name="waiting_100k_growth", value=(busy["rss"] - empty["rss"]) / MIB, unit=" MiB"),
         Figure(
@@ -55,7 +55,8 @@ def measure() -> list[Figure]:
     ]
 
 
-def _one_after_another(number: int) -> list[float]:
+def one_after_another(number: int) -> list[float]:
+    """So many waits, A_SECOND of them in a second."""
     return [position / A_SECOND for position in range(number)]
 
 
@@ -70,11 +71,11 @@ def _watched(waits: Sequence[float], seconds: int) -> dict[str, float]:
     return found
 
 
-async def _watch(here: Path, first_due: float, seconds: float) -> dict[str, float]:
-    """Run the retry worker; what it published tells by its body when it was due."""
+async def watch(here: Path, first_due: float, seconds: float, store: str | None = None) -> dict[str, float]:
+    """Run the retry worker; what it published tells by its body when it was due. *store*: None is SQLite, in *here*."""
     late: list[float] = []
     url = memory_broker()
-    app = failing_app(here, url)
+    app = failing_app(here, url, store)
     broker = MemoryBroker.named(url.removeprefix("memory://"))
     working = asyncio.Event()
 
@@ -111,4 +112,4 @@ async def _watch(here: Path, first_due: float, seconds: float) -> dict[str, floa
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(_watch(Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))))
+    print(json.dumps(asyncio.run(watch(Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])))))

@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import gc
 import os
+import uuid
+import warnings
 
 import pytest
 from hypothesis import settings
+from pymongo import MongoClient
+from tests.ferretdb_server import running_ferretdb, with_database
+from tests.postgres_cluster import running_cluster
 from tests.rabbitmq_node import named_broker, running_node
+from tests.redis_server import running_redis
 
 # The machine that runs the tests may be busy with others; a slow example is no failing one.
 settings.register_profile("leveret", deadline=None)
@@ -41,3 +48,46 @@ def any_rabbitmq(request):
     """
     gentle = request.node.get_closest_marker("gentle") and "rabbitmq" not in request.fixturenames
     return (gentle and named_broker()) or request.getfixturevalue("rabbitmq")
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server of this session's own, started when the first test asks for it; it syncs nothing."""
+    with running_cluster(durable=False) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def mongodb():
+    """The URL of the MongoDB that LEVERET_TEST_MONGODB_URL names, else of a FerretDB of this session's own."""
+    given = os.environ.get("LEVERET_TEST_MONGODB_URL")
+    if given:
+        yield given
+        return
+    with running_ferretdb() as server:
+        yield server.url
+
+
+@pytest.fixture
+def mongodb_url(mongodb):
+    """The URL of a database that nobody else has; it is gone afterwards."""
+    name = f"leveret_test_{uuid.uuid4().hex}"
+    yield with_database(mongodb, name)
+    with MongoClient(mongodb) as client:
+        client.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def redis():
+    """A Redis of this session's own, started when the first test asks for it."""
+    with running_redis() as server:
+        yield server
+
+
+@pytest.fixture
+def cut_off():
+    """For tests that cut pymongo off: it leaves a socket to the collector where it is cancelled while it connects."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()

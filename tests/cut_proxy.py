@@ -22,6 +22,10 @@ class CutProxy:
         self._lines: dict[asyncio.Task[None], tuple[asyncio.StreamWriter, ...]] = {}
         #: Bytes from a client that still go through before all is cut; None: no cut is planned.
         self._left: int | None = None
+        #: Connections that nothing comes through any more.
+        self._lost: set[asyncio.Task[None]] = set()
+        #: Connections whose bytes are kept until they are handed on.
+        self._held: dict[asyncio.Task[None], asyncio.Event] = {}
         self._hands_on: Final = asyncio.Event()
         self._hands_on.set()
 
@@ -59,8 +63,20 @@ class CutProxy:
         """Lose all that comes from here on, in both directions, farewells too: half-open connections."""
         self._hands_on.clear()
 
+    def half_open(self) -> None:
+        """Lose all that comes from here on over the connections that are there; new ones are handed on."""
+        self._lost.update(self._lines)
+
+    def hold_back(self) -> None:
+        """Keep all that comes over the connections that are there, until `hand_on`; new ones are handed on."""
+        self._held.update((line, asyncio.Event()) for line in self._lines)
+
     def hand_on(self) -> None:
-        """Lose nothing more."""
+        """Lose nothing more, and hand on what was kept."""
+        self._lost.clear()
+        for held in self._held.values():
+            held.set()
+        self._held.clear()
         self._hands_on.set()
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -75,8 +91,8 @@ class CutProxy:
             del self._lines[task]
             return
         self._lines[task] = (writer, to_there)
-        out = asyncio.create_task(self._pump(reader, to_there, counted=True))
-        back = asyncio.create_task(self._pump(there, writer, counted=False))
+        out = asyncio.create_task(self._pump(reader, to_there, task, counted=True))
+        back = asyncio.create_task(self._pump(there, writer, task, counted=False))
         try:
             await asyncio.wait((out, back), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -86,14 +102,23 @@ class CutProxy:
             for each in (writer, to_there):
                 each.transport.abort()
             del self._lines[task]
+            self._lost.discard(task)
+            self._held.pop(task, None)
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, counted: bool
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        line: asyncio.Task[None],
+        *,
+        counted: bool,
     ) -> None:
         try:
             while data := await reader.read(65536):
-                if not self._hands_on.is_set():
+                if not self._hands_on.is_set() or line in self._lost:
                     continue
+                if (held := self._held.get(line)) is not None:
+                    await held.wait()
                 if counted and self._left is not None:
                     if len(data) >= self._left:
                         writer.write(data[: self._left])

@@ -30,8 +30,13 @@ if TYPE_CHECKING:
         PublishRefused,
         PublishTimeout,
         QueueMismatch,
+        RpcRemoteError,
+        RpcTimeoutError,
+        RpcUnknownError,
+        RpcUnreachableError,
         SoftFailure,
         StoreError,
+        TransportUnavailableError,
         Unroutable,
         WorkerDefinition,
     )
@@ -91,6 +96,11 @@ _HOMES = {
     "BrokerUnreachable": "leveret.core.errors",
     "AccessRefused": "leveret.core.errors",
     "QueueMismatch": "leveret.core.errors",
+    "TransportUnavailableError": "leveret.core.errors",
+    "RpcUnreachableError": "leveret.core.errors",
+    "RpcUnknownError": "leveret.core.errors",
+    "RpcTimeoutError": "leveret.core.errors",
+    "RpcRemoteError": "leveret.core.errors",
     "StoreError": "leveret.core.errors",
 }
 
@@ -135,7 +145,12 @@ __all__ = [
     "PublishRefused",
     "PublishTimeout",
     "QueueMismatch",
+    "RpcRemoteError",
+    "RpcTimeoutError",
+    "RpcUnknownError",
+    "RpcUnreachableError",
     "StoreError",
+    "TransportUnavailableError",
     "Unroutable",
     "WorkerDefinition",
 ]

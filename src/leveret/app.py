@@ -7,40 +7,38 @@ import contextlib
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, overload
 
-from leveret.core import envelope
 from leveret.core.errors import AppNotOpen, ConfigError, LeveretError, NotFound, WorkerDefinition
-from leveret.core.message import NO_HEADERS, Message, Outgoing, identified
+from leveret.core.message import NO_HEADERS, Message, identified
 from leveret.core.policy import RetryPolicy
 from leveret.core.retry_entry import Filter
 from leveret.core.run import Run
 from leveret.core.seconds import Seconds, seconds
 from leveret.core.topology import (
-    Names,
     QueueType,
     RMQExchangeConfig,
-    Topology,
-    base_topology,
     check_namespace,
-    worker_topology,
 )
 from leveret.dead_letters.browse import DeadLetters
-from leveret.pipeline.parts import Parts, log
-from leveret.pipeline.publishing import Publisher
 from leveret.pipeline.worker import WorkerSpec, define
-from leveret.ports import Store, Transport, World
-from leveret.retry.browse import Retries, due_moment
+from leveret.ports import Transport
+from leveret.retry.browse import Retries
 
 if TYPE_CHECKING:
+    from leveret.alarms.emitter import AlarmEmitter
     from leveret.core.outcome import Unexpected
     from leveret.pipeline.worker import Replay
+    from leveret.rpc.endpoint import RpcSpec
+    from leveret.rpc.wire import Answer
     from leveret.runtime.config import RuntimeConfig
-    from leveret.runtime.runner import Knobs, Runner, Stopped, WorkerPlan
+    from leveret.runtime.opening import Opened, Stand
+    from leveret.runtime.plan import Plan, WorkerPlan
+    from leveret.runtime.runner import Stopped
+    from leveret.sync.app import SyncApp
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,7 +64,7 @@ _GRACE: Any = _Number(30)
 class Counts(NamedTuple):
     """How many messages are where."""
 
-    #: Ready in the workers' queues.
+    #: Ready in the queues of workers, and of the channels that this app answers.
     queued: int
     #: In the hands of this process.
     running: int
@@ -74,31 +72,6 @@ class Counts(NamedTuple):
     waiting: int
     #: Dead letters that lie there.
     dead: int
-
-
-@dataclass(slots=True, kw_only=True)
-class _Open:
-    """What exists while an app is open."""
-
-    parts: Parts
-    publisher: Publisher
-    retries: Retries
-    dead_letters: DeadLetters
-    plans: list[WorkerPlan]
-    config: RuntimeConfig
-    runner: Runner | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Stand:
-    """What stands in for the real world, broker and store of an app: for tests and simulations."""
-
-    world: World
-    transport: Callable[[], Transport]
-    store: Callable[[], Store]
-    knobs: Callable[[Knobs], Knobs] = lambda knobs: knobs
-    #: Where the app names none.
-    namespace: str = "test"
 
 
 class Leveret:
@@ -170,10 +143,12 @@ class Leveret:
             else load_config(code=self._code, file=self._file)
         )
         self._workers: dict[str, WorkerSpec] = {}
-        self._open: _Open | None = None
+        self._rpcs: dict[str, RpcSpec] = {}
+        self._open: Opened | None = None
         #: Two opens at once are one; a lock belongs to the loop it is used in.
         self._opening: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._stand: Stand | None = None
+        self._sync: SyncApp | None = None
         self._watchers: list[Callable[[Run], object]] = []
 
     def __repr__(self) -> str:
@@ -252,6 +227,59 @@ class Leveret:
         self._workers[spec.name] = spec
         return handler
 
+    def rpc(
+        self,
+        channel: str,
+        /,
+        *,
+        prefetch: int | None = None,
+        single: bool | None = None,
+        queue_type: QueueType | None = None,
+    ) -> Callable[[F], F]:
+        """Declare who answers the requests of a channel. The function itself comes back: a unit test just calls it.
+
+        What it returns is the answer: a dict, a dataclass, a pydantic model, or None for an empty object. What it
+        raises makes the request a dead letter, and reaches callers as an `RpcRemoteError`; a request is never tried
+        again by itself. A request whose caller has given up is not started.
+
+        Args:
+            channel: its queue is `<namespace>.<channel>.req`; a name with a dot in it is the queue itself.
+            prefetch: requests in hand at once, 1 to 65535; as many handlers run at once. None: 8.
+            single: one consumer at a time, across all processes: with `prefetch=1`, one request after the other. None:
+                not so; but `intent`, whose requests every instance takes in their order, has both by itself.
+            queue_type: of this queue; default: the app's.
+
+        Raises:
+            WorkerDefinition: all that is wrong with options and signature, in one error.
+
+        Example:
+            @app.rpc("price")
+            async def price(order: Order, ctx: Context) -> dict:
+                return {"cents": 500 * order.count}
+        """
+        from leveret.rpc.endpoint import define_rpc
+
+        if not isinstance(channel, str):
+            raise WorkerDefinition(
+                f'@app.rpc({channel!r}): expected the name of a channel, as in @app.rpc("price")'
+            )
+        frame = sys._getframe(1)  # noqa: SLF001 — annotations may name classes that are local to the caller
+        options = {"prefetch": prefetch, "single": single, "queue_type": queue_type}
+
+        def decorate(handler: F) -> F:
+            spec = define_rpc(channel, handler, options, frame)
+            if spec.name in self._rpcs:
+                raise WorkerDefinition(
+                    f"@app.rpc on {spec.name} ({spec.location}): that channel is answered already "
+                    f"({self._rpcs[spec.name].location})"
+                )
+            if self._open is not None:
+                raise WorkerDefinition(f"@app.rpc on {spec.name} ({spec.location}): the app is open already")
+            self._rpcs[spec.name] = spec
+            return handler
+
+        return decorate
+
     # ── Opening and closing ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self) -> None:
@@ -270,68 +298,23 @@ class Leveret:
             self._opening = (loop, asyncio.Lock())
         async with self._opening[1]:
             if self._open is None:
-                await self._connect(reach)
+                # Loaded here: declaring workers needs none of it.
+                from leveret.runtime.opening import open_app
 
-    async def _connect(self, reach: Callable[[Transport], Awaitable[None]]) -> None:
-        config = self._settled_config()
-        for warning in config.warnings:
-            log.warning("%s", warning)
-        from leveret.runtime import wiring
-        from leveret.runtime.world import holder_name, system_world
-
-        transport: Transport
-        store: Store
-        stand = self._stand
-        if stand is not None:
-            namespace = config.namespace or stand.namespace
-            world, transport, store = stand.world, stand.transport(), stand.store()
-        else:
-            namespace = config.require_namespace()
-            broker = config.require_broker()
-            world = system_world()
-            transport = wiring.make_transport(broker, world)
-            store = wiring.make_store(config.store, world)
-        names = Names(namespace)
-        exchange = config.exchange or RMQExchangeConfig(names.events)
-        parts = Parts(
-            names=names,
-            exchange=exchange,
-            world=world,
-            transport=transport,
-            store=store,
-            alarms=wiring.make_alarms(world),
-            base=Topology(),
-            holder=holder_name(world),
-            watchers=self._watchers,
-        )
-        plans = [self._plan(spec, config) for spec in self._workers.values()]
-        parts.base = self._topology(names, exchange, plans, config, pinned=not store.shared)
-        async with contextlib.AsyncExitStack() as undo:
-            await store.open()
-            undo.push_async_callback(store.close)
-            await reach(transport)
-            undo.push_async_callback(transport.close)
-            for sentence in await transport.declare(parts.base):
-                log.warning("%s", sentence)
-            undo.pop_all()
-        publisher = Publisher(parts, timeout=config.publish.timeout, known_types=self._known_types)
-        self._open = _Open(
-            parts=parts,
-            publisher=publisher,
-            retries=Retries(store, world, namespace, nudge=self._nudge),
-            dead_letters=DeadLetters(store, world, namespace, nudge=self._nudge),
-            plans=plans,
-            config=config,
-        )
+                self._open = await open_app(
+                    self._planned(),
+                    stand=self._stand,
+                    reach=reach,
+                    watchers=self._watchers,
+                    known_types=self._known_types,
+                    nudge=self._nudge,
+                )
 
     async def close(self) -> None:
         """Disconnect, and close the store. Idempotent."""
         opened, self._open = self._open, None
         if opened is not None:
-            try:
-                await opened.parts.transport.close()
-            finally:
-                await opened.parts.store.close()
+            await opened.close()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -346,62 +329,11 @@ class Leveret:
         """Let what was typed on the command line beat what the code says."""
         self._config = self._config.with_flags(flags)
 
-    def _settled_config(self) -> RuntimeConfig:
-        """The settings, with what the workers' decorators say."""
-        options = (
-            "prefetch",
-            "concurrency",
-            "timeout",
-            "retry",
-            "unexpected",
-            "max_deliveries",
-            "replay",
-            "queue_type",
-        )
-        told = {
-            spec.name: {name: spec.given[name] for name in options if spec.given.get(name) is not None}
-            for spec in self._workers.values()
-        }
-        config = self._config.with_code({"workers": {name: given for name, given in told.items() if given}})
-        for name in config.workers:
-            # A variable spells every worker's name in capitals.
-            if name not in self._workers and not any(
-                known.lower().replace("-", "_") == name for known in self._workers
-            ):
-                log.warning("[workers.%s] is set, but this app has no worker of that name", name)
-        return config
+    def _planned(self) -> Plan:
+        """What it runs: what the code declares, with what operators have set."""
+        from leveret.runtime.plan import plan
 
-    def _plan(self, spec: WorkerSpec, config: RuntimeConfig) -> WorkerPlan:
-        found = config.worker(spec.name)
-        found.pop("retry", None)
-        if "prefetch" in found and "concurrency" not in found and spec.given.get("concurrency") is None:
-            found["concurrency"] = found["prefetch"]
-        base = spec.retry if spec.retry is not None else config.retry_policy(self._retry)
-        from leveret.runtime.runner import WorkerPlan
-
-        return WorkerPlan(spec=replace(spec, **found), policy=config.retry_policy(base, worker=spec.name))
-
-    def _topology(
-        self,
-        names: Names,
-        exchange: RMQExchangeConfig,
-        plans: list[WorkerPlan],
-        config: RuntimeConfig,
-        *,
-        pinned: bool,
-    ) -> Topology:
-        topology = base_topology(names, exchange, config.queue_type, pinned=pinned)
-        for plan in plans:
-            spec = plan.spec
-            topology += worker_topology(
-                names,
-                exchange,
-                spec.name,
-                spec.types,
-                spec.queue_type or config.queue_type,
-                spec.queue_arguments,
-            )
-        return topology
+        return plan(self._workers, self._rpcs.values(), self._config, self._retry)
 
     def _known_types(self) -> dict[str, str]:
         return {
@@ -415,7 +347,7 @@ class Leveret:
         if self._open is not None and self._open.runner is not None:
             self._open.runner.nudge()
 
-    def _opened(self, what: str) -> _Open:
+    def _opened(self, what: str) -> Opened:
         if self._open is None:
             name = self._config.namespace or "this app"
             raise AppNotOpen(
@@ -492,38 +424,7 @@ class Leveret:
         limit = None if timeout is None else seconds(timeout, "timeout")
         if delay is None and at is None:
             return await opened.publisher.publish(message, timeout=limit)
-        return await self._publish_later(opened, message, delay, at, limit)
-
-    async def _publish_later(
-        self, opened: _Open, message: Message, delay: Seconds | None, at: datetime | None, limit: float | None
-    ) -> str:
-        """A message that waits in the retry store before its first publish (P11)."""
-        if delay is not None and at is not None:
-            raise ValueError("publish(delay=…, at=…): one of them. Nothing was sent.")
-        if at is not None and not isinstance(at, datetime):
-            raise ValueError(
-                f"at={at!r}: expected an aware datetime, such as datetime.now(UTC). Nothing was sent."
-            )
-        if message.expiration is not None:
-            raise ValueError(
-                "publish(expiration=…) with delay or at: it would wait longer than it lives. Nothing was sent."
-            )
-        parts = opened.parts
-        out = opened.publisher.compose(message, message.id)
-        body, properties = envelope.delayed(
-            out.body,
-            out.properties,
-            exchange=out.exchange,
-            routing_key=out.routing_key,
-            retry_id=parts.world.new_id(),
-            at=parts.world.clock.now(),
-            wait=None if delay is None else seconds(delay, "delay"),
-            due_at=None if at is None else due_moment(at, "at"),
-            where=parts.where,
-        )
-        later = Outgoing("", parts.names.retry_queue, body, properties)
-        await opened.publisher.deliver(later, message, timeout=limit)
-        return message.id or ""
+        return await opened.publisher.publish_later(message, delay=delay, at=at, timeout=limit)
 
     async def publish_many(
         self, messages: Iterable[Message] | AsyncIterable[Message], /, *, timeout: Seconds | None = None
@@ -536,6 +437,70 @@ class Leveret:
         opened = self._opened("publish_many(...)")
         limit = None if timeout is None else seconds(timeout, "timeout")
         return await opened.publisher.publish_many(messages, timeout=limit)
+
+    # ── Calling ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def call(
+        self,
+        channel: str,
+        payload: Any = None,
+        /,
+        *,
+        correlation_id: str | None = None,
+        timeout: Seconds | None = None,
+    ) -> dict[str, Any]:
+        """Send a request, and return its answer.
+
+        Args:
+            channel: of this namespace; a name with a dot in it is a queue, of whatever namespace.
+            payload: a dict, a dataclass or a pydantic model; None: an empty object.
+            correlation_id: your own name for the request, in the logs of both ends; minted where it is None.
+            timeout: seconds until it is given up, 5 by default; nobody starts on it after that.
+
+        Raises:
+            AppNotOpen: nothing was sent.
+            BadPayload, ValueError: payload, channel, id or timeout cannot be meant; nothing was sent.
+            RpcUnreachableError: nobody serves that queue; told at once, nothing was sent to anybody.
+            RpcTimeoutError: no answer in time.
+            RpcRemoteError: the handler over there raised.
+            RpcUnknownError: the connection went meanwhile; the request may be obeyed, or not.
+            TransportUnavailableError: not connected, or the broker takes no messages; nothing was sent.
+
+        Example:
+            price = await app.call("price", {"id": 1}, timeout=2)
+        """
+        answer = await self._ask(channel, payload, correlation_id=correlation_id, timeout=timeout)
+        return answer.payload
+
+    async def _ask(
+        self, channel: str, payload: Any, *, correlation_id: str | None = None, timeout: Seconds | None = None
+    ) -> Answer:
+        """As `call`, with who answered."""
+        from leveret.rpc.client import TIMEOUT, RpcClient
+        from leveret.rpc.endpoint import rpc_queue
+
+        opened = self._opened(f'call("{channel}")')
+        parts = opened.parts
+        if opened.client is None:
+            opened.client = RpcClient(parts.transport, parts.world)
+        return await opened.client.ask(
+            rpc_queue(channel, parts.names.namespace),
+            payload,
+            correlation_id=correlation_id,
+            timeout=TIMEOUT if timeout is None else timeout,
+        )
+
+    @property
+    def sync(self) -> SyncApp:
+        """Publish and call from threads: Flask, Django, scripts. It connects by itself, at its first use.
+
+        Example:
+            app.sync.publish("order.placed", {"id": 1})
+        """
+        # Loaded here, as the sync face stands above the app.
+        from leveret.sync.app import sync_face
+
+        return sync_face(self)
 
     # ── Running ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -551,7 +516,7 @@ class Leveret:
         """Work until SIGINT or SIGTERM, then stop gracefully; a second signal ends the process at once.
 
         Args:
-            workers: names of the workers to run; None: all.
+            workers: names of the workers and RPC channels to run; None: all.
             retry_worker: also keep soft-failed messages until they are due.
             keeper: also move dead letters into the store.
             until_idle: return once queues are empty, nothing runs and nothing waits.
@@ -661,11 +626,11 @@ class Leveret:
             opened = self._opened("run()")
             if opened.runner is not None:
                 raise LeveretError("this app runs already; one run at a time")
-            plans = self._chosen(opened, workers)
+            plans, rpcs = self._chosen(opened, workers)
             state = None
             if self._lifespan is not None:
                 state = await stack.enter_async_context(self._lifespan(self))
-            config = opened.config
+            config = opened.plan.config
             knobs = Knobs(
                 grace=config.shutdown_grace,
                 lease_ttl=config.lease.ttl,
@@ -679,6 +644,7 @@ class Leveret:
                 opened.parts,
                 opened.publisher,
                 plans,
+                rpcs=rpcs,
                 state=state,
                 retry_worker=retry_worker,
                 keeper=keeper,
@@ -692,14 +658,21 @@ class Leveret:
                 opened.runner = None
                 stopped(await runner.stop(stopping))
 
-    def _chosen(self, opened: _Open, workers: Sequence[str] | None) -> list[WorkerPlan]:
+    def _chosen(
+        self, opened: Opened, workers: Sequence[str] | None
+    ) -> tuple[Sequence[WorkerPlan], Sequence[RpcSpec]]:
         if workers is None:
-            return opened.plans
-        known = {plan.spec.name: plan for plan in opened.plans}
-        missing = [name for name in workers if name not in known]
+            return opened.plan.workers, opened.plan.rpcs
+        plans = {plan.spec.name: plan for plan in opened.plan.workers}
+        rpcs = {spec.name: spec for spec in opened.plan.rpcs}
+        missing = [name for name in workers if name not in plans and name not in rpcs]
         if missing:
-            raise NotFound(f"no worker {', '.join(missing)}; this app has {', '.join(known) or 'none'}")
-        return [known[name] for name in dict.fromkeys(workers)]
+            known = ", ".join((*plans, *rpcs)) or "none"
+            raise NotFound(f"no worker {', '.join(missing)}; this app has {known}")
+        chosen = dict.fromkeys(workers)
+        return [plans[name] for name in chosen if name in plans], [
+            rpcs[name] for name in chosen if name in rpcs
+        ]
 
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -718,6 +691,11 @@ class Leveret:
         """What ended badly, with its reason."""
         return self._opened("dead_letters").dead_letters
 
+    @property
+    def alarms(self) -> AlarmEmitter:
+        """Tells people what they should know: `app.alarms.emit(code, title, fields)`, from any thread."""
+        return self._opened("alarms").alarms
+
     async def counts(self) -> Counts:
         """How many messages are queued, running here, waiting, and dead."""
         opened = self._opened("counts()")
@@ -730,8 +708,10 @@ class Leveret:
             return 0 if state is None else state.ready
 
         queued = 0
-        for plan in opened.plans:
+        for plan in opened.plan.workers:
             queued += await ready(names.queue(plan.spec.name)) + await ready(names.suspects(plan.spec.name))
+        for spec in opened.plan.rpcs:
+            queued += await ready(spec.queue(names.namespace))
         return Counts(
             queued=queued,
             running=0 if opened.runner is None else opened.runner.in_hand,

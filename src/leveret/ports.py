@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkabl
 
 from leveret.core.alarm import Alarm
 from leveret.core.dead_letter import DeadLetter, LetterGroup, LetterState, Replay
+from leveret.core.errors import PublishError
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import Due, Filter, RetryEntry
@@ -152,6 +153,32 @@ class QueueState(NamedTuple):
 ConnectionState = Literal["disconnected", "connecting", "connected", "blocked", "closed"]
 
 
+class CallChannel(Protocol):
+    """A way out for requests with an address for their replies, which no other channel hears.
+
+    It lives on a connection that the transport has for calls alone, and ends with it, for good: where that comes back,
+    ask for another one.
+    """
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the broker has stopped reading from its connection."""
+
+    def send(self, request: Outgoing) -> str:
+        """Publish once, and return by what name `on_return` would speak of it. It is not confirmed: the reply tells.
+
+        A confirm would have the broker sync each request to disk before the next, which doubles the time of a call. A
+        `reply_to` of `leveret.core.message.DIRECT_REPLY` names this channel's address; a mandatory request gets a
+        `leveret-tag`.
+
+        Raises:
+            PublishRefused: the channel is gone, or the request does not fit a frame; it was not sent.
+        """
+
+    def leave(self) -> None:
+        """End it; nothing is told to anybody any more. Idempotent."""
+
+
 class Transport(Protocol):
     """A connection to one broker, which it keeps up by itself from `open` to `close`.
 
@@ -200,6 +227,9 @@ class Transport(Protocol):
     async def close(self) -> None:
         """Disconnect, bounded in time. Idempotent. Unsettled deliveries go back to their queues."""
 
+    def discard(self) -> None:
+        """Let go of its sockets without a word: in a process that was forked off, where they are the parent's."""
+
     async def declare(self, topology: Topology) -> Sequence[str]:
         """Make sure that all of it is there; remembered, and declared again after a reconnect.
 
@@ -239,6 +269,34 @@ class Transport(Protocol):
 
         A mandatory message gets a `leveret-tag`; properties otherwise go out as they are. A refused message never takes
         its neighbours along.
+        """
+
+    async def call_channel(
+        self,
+        *,
+        on_reply: Callable[[bytes, Properties], object],
+        on_return: Callable[[str], object],
+        on_gone: Callable[[PublishError], object],
+    ) -> CallChannel:
+        """A new channel for calls. The connection of all such channels is made when the first one is asked for.
+
+        Args:
+            on_reply: told of each reply, body and properties; it is not acked, and comes once.
+            on_return: told the name of each mandatory request that reached no queue; nobody has it.
+            on_gone: told when it ends by anything but its `leave`; after that nothing comes. PublishRefused: the broker
+                closed it over something that was sent on it. PublishTimeout: the connection went.
+
+        Raises:
+            BrokerUnreachable, AccessRefused: there is no such connection now.
+        """
+
+    async def renew_publishing(self) -> None:
+        """Publish over a new connection from here on, where there is doubt about the one in use.
+
+        What is outstanding on the old one stays there, and may still be answered.
+
+        Raises:
+            BrokerUnreachable, AccessRefused: none could be made, and all is as before.
         """
 
     async def consume(

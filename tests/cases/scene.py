@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from leveret import Leveret
-from leveret.app import Stand
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.ports import Store
+from leveret.runtime.opening import Stand
 from leveret.stores.memory import MemoryData, MemoryStore
 from leveret.stores.sqlite import SqliteStore
 from leveret.stores.sqlite.file import SqliteFile

@@ -13,8 +13,8 @@ import sys
 import time
 
 from leveret import Leveret, Message
-from leveret.app import Stand
 from leveret.core.message import Outgoing
+from leveret.runtime.opening import Stand
 from leveret.runtime.world import system_world
 from leveret.stores.memory import MemoryData, MemoryStore
 from leveret.transports.memory import MemoryBroker, MemoryTransport

@@ -17,8 +17,8 @@ import time
 import pytest
 
 from leveret import Context, Leveret, Message, SoftFailure
-from leveret.app import Stand
 from leveret.core.retry_entry import Filter
+from leveret.runtime.opening import Stand
 from leveret.runtime.world import SystemClock, system_world
 from leveret.stores.sqlite import SqliteStore
 from leveret.transports.memory import MemoryBroker, MemoryTransport

@@ -110,17 +110,18 @@ async def test_c17_a_cancel_that_comes_before_its_envelope_is_stored_finds_nothi
 @pytest.mark.parametrize(
     ("words", "cancelled"),
     [
-        ({"worker": "charge"}, {"a", "b", "c", "d"}),
-        ({"reason": "503"}, {"a", "b"}),
-        ({"type": "order.changed"}, {"b", "d"}),
-        ({"text": '"red"'}, {"c"}),
-        ({"reason": "503", "type": "order.changed"}, {"b"}),
-        ({"attempts": 2}, set()),
-        ({"worker": "nobody"}, set()),
+        ({"worker": "charge"}, "abcd"),
+        ({"reason": "503"}, "ab"),
+        ({"type": "order.changed"}, "bd"),
+        ({"text": '"red"'}, "c"),
+        ({"reason": "503", "type": "order.changed"}, "b"),
+        ({"attempts": 2}, ""),
+        ({"worker": "nobody"}, ""),
     ],
     ids=str,
 )
 async def test_c17_words_say_which_are_cancelled_and_the_others_come(app, ran, words, cancelled):
+    cancelled = set(cancelled)
     async with TestLeveret(app) as t:
         await app.publish_many([
             Message("order.placed", {"reason": "503"}, id="a"),

@@ -1,9 +1,7 @@
-"""MongoRetryLease keeps the lease contract: on a stand-in everywhere, and on a real MongoDB where one is given."""
+"""MongoRetryLease keeps the lease contract: on a stand-in of MongoDB, and on FerretDB or the MongoDB that is given."""
 
 from __future__ import annotations
 
-import os
-import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -19,8 +17,6 @@ from leveret.testing.fake_clock import FakeClock
 from leveret.testing.store_contract import StoreContract
 from leveret.testing.store_contract.others import LeaseContract
 
-MONGODB_URL = os.environ.get("LEVERET_TEST_MONGODB_URL")
-
 
 class Collection:
     """As much of a collection as a lease uses, with MongoDB's meaning and its milliseconds."""
@@ -30,7 +26,7 @@ class Collection:
         self.error: Exception | None = None
         self.write_concern = None
 
-    def with_options(self, *, write_concern):
+    def with_options(self, *, write_concern, read_preference):
         self.write_concern = write_concern
         return self
 
@@ -83,6 +79,8 @@ class Client:
         return Database()
 
     async def command(self, name) -> dict:
+        if name == "buildInfo":
+            return {"version": "8.0.0"}
         assert name == "hello"
         now = datetime(2026, 11, 30, tzinfo=UTC) + timedelta(seconds=self.clock.monotonic())
         return {"localTime": now.replace(microsecond=now.microsecond // 1000 * 1000, tzinfo=None)}
@@ -159,7 +157,7 @@ async def test_it_lies_in_one_document_of_a_collection_beside_the_retries(client
         "expires_at": datetime(2026, 11, 30, 0, 0, 30, 2000, tzinfo=UTC),
         "term": 1,
     }
-    assert collection.write_concern.document == {"w": "majority"}
+    assert collection.write_concern.document == {"w": "majority", "j": True}
 
 
 async def test_a_lease_of_another_program_without_a_term_is_respected_and_then_taken_over(
@@ -185,32 +183,69 @@ async def test_a_server_that_does_not_answer_is_told_as_store_unavailable(client
         await getattr(lease, call)(*given)
 
 
-@pytest.mark.skipif(MONGODB_URL is None, reason="no MongoDB is given: LEVERET_TEST_MONGODB_URL names one")
-class TestOnARealServer:
+class OnClock(MongoRetryLease):
+    """A lease on a server whose clock is the test's."""
+
+    clock: FakeClock
+
+    async def _server_time(self) -> datetime:
+        return datetime(2026, 11, 30, tzinfo=UTC) + timedelta(seconds=self.clock.monotonic())
+
+
+class LeasesOnClock(Leases):
+    clock: FakeClock
+
+    def lease(self, name: str) -> Named:
+        lease = OnClock(self.client, database_name=self.database, collection_name=name.replace("/", "_"))
+        lease.clock = self.clock
+        return Named(lease, name)
+
+
+class TestOnAServer(LeaseContract):
+    pytestmark = StoreContract.pytestmark
+    rounding = 0.01
+
     @pytest_asyncio.fixture
-    async def real(self):
-        client = AsyncMongoClient(MONGODB_URL)
-        name = f"leveret_test_{uuid.uuid4().hex}"
-        yield MongoRetryLease(client, database_name=name, collection_name="retries")
-        await client.drop_database(name)
+    async def store(self, mongodb_url, clock: FakeClock):
+        client = AsyncMongoClient(mongodb_url)
+        store = LeasesOnClock(client, client.get_default_database().name)
+        store.clock = clock
+        yield store
         await client.close()
 
-    async def test_one_holds_it_renews_it_and_gives_it_up_to_the_next(self, real):
-        assert await real.state() is None
-        assert await real.acquire_or_renew("one", 0.0, 30.0)
-        assert not await real.acquire_or_renew("two", 0.0, 30.0)
-        assert await real.acquire_or_renew("one", 0.0, 60.0)
-        assert await real.grant("one") == Grant("retries_lease", "one", 1)
-        state = await real.state()
-        assert state is not None
-        assert 50 < state.left < 61
-        await real.release("two")
-        await real.release("one")
-        assert await real.grant("one") is None
-        assert await real.acquire_or_renew("two", 0.0, 30.0)
-        assert await real.grant("two") == Grant("retries_lease", "two", 2)
+    @pytest.fixture
+    def reopen(self):
+        async def reopen(store: LeasesOnClock) -> LeasesOnClock:
+            return store
 
-    async def test_one_that_ran_out_is_taken_over_under_a_higher_term(self, real):
-        assert await real.acquire_or_renew("one", 0.0, 0.0)
-        assert await real.acquire_or_renew("two", 0.0, 30.0) or await real.acquire_or_renew("two", 0.0, 30.0)
-        assert await real.grant("two") == Grant("retries_lease", "two", 2)
+        return reopen
+
+    # As above.
+    test_leases_are_told_apart_by_name_and_listed_by_namespace = None
+
+
+async def test_on_a_server_its_own_clock_judges(mongodb_url):
+    client = AsyncMongoClient(mongodb_url)
+    name = client.get_default_database().name
+    lease = MongoRetryLease(client, database_name=name, collection_name="retries")
+    # What a client says of the time, here an hour ahead, does not count.
+    assert await lease.acquire_or_renew("one", 5_000_000_000.0, 5_000_000_030.0)
+    state = await lease.state()
+    assert state is not None
+    assert 25 < state.left < 30.1
+    assert not await lease.acquire_or_renew("two", 9_000_000_000.0, 9_000_000_030.0)
+    await client.close()
+
+
+async def test_the_lease_row_of_another_program_is_taken_over_where_it_lies(mongodb_url):
+    client = AsyncMongoClient(mongodb_url)
+    rows = client.get_default_database()["retries_lease"]
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    await rows.insert_one({"_id": "retry_worker", "holder_id": "other", "expires_at": long_ago})
+    lease = MongoRetryLease(
+        client, database_name=client.get_default_database().name, collection_name="retries"
+    )
+    assert await lease.acquire_or_renew("one", 0.0, 30.0)
+    assert await lease.grant("one") == Grant("retries_lease", "one", 1)
+    assert [doc["holder_id"] async for doc in rows.find()] == ["one"]
+    await client.close()

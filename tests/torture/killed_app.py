@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from leveret import Context, HardFailure, Leveret, Message, RetryPolicy, SoftFailure
-from leveret.app import Stand
 from leveret.core import handover
 from leveret.core.retry_entry import Filter
 from leveret.dead_letters.replay import VERBS
+from leveret.runtime.opening import Stand
 from leveret.runtime.world import system_world
 from leveret.stores.sqlite import SqliteStore
 from leveret.transports.memory import MemoryBroker, MemoryTransport

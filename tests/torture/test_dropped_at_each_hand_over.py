@@ -20,13 +20,13 @@ from leveret import (
     PublishTimeout,
     RetryPolicy,
 )
-from leveret.app import Stand
 from leveret.core import handover
 from leveret.core import headers as h
 from leveret.core.message import Outgoing, unwrap
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import Filter
 from leveret.ports import Store
+from leveret.runtime.opening import Stand
 from leveret.runtime.runner import Runner
 from leveret.stores.memory.data import MemoryData
 from leveret.stores.memory.store import MemoryStore

@@ -10,11 +10,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from leveret import Leveret
-from leveret.app import Stand
 from leveret.core.alarm import Alarm
 from leveret.core.errors import StoreUnavailable
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
+from leveret.runtime.opening import Stand
 from leveret.runtime.runner import Knobs, Runner
 from leveret.stores.memory import MemoryData, MemoryStore
 from leveret.testing.fake_clock import FakeClock, idle

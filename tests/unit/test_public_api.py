@@ -33,6 +33,7 @@ PUBLIC = {
     "AccessRefused", "AppNotFound", "AppNotOpen", "BadPayload", "BrokerError", "BrokerUnreachable", "ConfigError",
     "LeveretError", "MissingExtra", "NotFound", "NotSupported", "PublishError", "PublishFailures", "PublishRefused",
     "PublishTimeout", "QueueMismatch", "StoreError", "Unroutable", "WorkerDefinition",
+    "TransportUnavailableError", "RpcUnreachableError", "RpcUnknownError", "RpcTimeoutError", "RpcRemoteError",
 }  # fmt: skip
 
 #: Name to its bases, as programs catch them.
@@ -54,6 +55,11 @@ ERRORS = {
     "BrokerUnreachable": ("BrokerError",),
     "AccessRefused": ("BrokerError",),
     "QueueMismatch": ("BrokerError",),
+    "TransportUnavailableError": ("LeveretError",),
+    "RpcUnreachableError": ("TransportUnavailableError",),
+    "RpcUnknownError": ("TransportUnavailableError",),
+    "RpcTimeoutError": ("LeveretError", TimeoutError),
+    "RpcRemoteError": ("LeveretError",),
     "StoreError": ("LeveretError",),
 }
 
@@ -166,6 +172,13 @@ def test_a_message_is_published_with_these():
     }  # fmt: skip
     assert positional(Leveret.publish_many) == {"messages": MUST}
     assert by_name(Leveret.publish_many) == {"timeout": None}
+
+
+def test_a_call_is_made_and_answered_with_these():
+    assert positional(Leveret.call) == {"channel": MUST, "payload": None}
+    assert by_name(Leveret.call) == {"correlation_id": None, "timeout": None}
+    assert positional(Leveret.rpc) == {"channel": MUST}
+    assert by_name(Leveret.rpc) == {"prefetch": None, "single": None, "queue_type": None}
 
 
 def test_an_app_is_run_with_these():

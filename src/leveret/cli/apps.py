@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -18,8 +18,12 @@ if TYPE_CHECKING:
     from leveret.cli.options import Common
     from leveret.core.topology import Topology
     from leveret.ports import Store, Transport
+    from leveret.rpc.endpoint import RpcSpec
     from leveret.runtime.config import RuntimeConfig
-    from leveret.runtime.runner import Stopped, WorkerPlan
+    from leveret.runtime.plan import WorkerPlan
+    from leveret.runtime.runner import Stopped
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,7 @@ class Opened:
     namespace: str
     config: RuntimeConfig
     plans: Sequence[WorkerPlan]
+    rpcs: Sequence[RpcSpec]
     transport: Transport
     store: Store
     #: Who this process is to others.
@@ -59,6 +64,28 @@ def load(
     """
     from leveret.runtime.loading import load_app
 
+    app = _loaded(target, common, command, load_app)
+    app._with_flags(common.flags(more))  # noqa: SLF001 - see the head of this file
+    return app
+
+
+def load_declared(target: str | None, common: Common, *, command: str) -> Declared:
+    """What *target* declares: an app, or a `Topology` value of a daemon that is none. Raises as `load` does."""
+    from leveret.core.topology import Topology
+    from leveret.runtime.loading import load_declaration
+
+    found = _loaded(target, common, command, load_declaration)
+    if isinstance(found, Topology):
+        config = common.settings()
+        # Every name of a namespace begins with it.
+        names = [each.name for each in found.exchanges] + [each.name for each in found.queues]
+        namespace = config.namespace or (names[0].partition(".")[0] if names else "none")
+        return Declared(namespace=namespace, config=config, plans=(), topology=found)
+    found._with_flags(common.flags(None))  # noqa: SLF001
+    return declared(found)
+
+
+def _loaded(target: str | None, common: Common, command: str, loader: Callable[..., T]) -> T:
     # Read first, so that a fault in the settings is not told as a fault of the user's module. Flags for single workers
     # wait for the app: only it knows how their names are spelt.
     config = common.settings()
@@ -72,14 +99,12 @@ def load(
         # The app reads its settings itself, when its module makes it.
         os.environ["LEVERET_CONFIG"] = common.config
     try:
-        app = load_app(target, command=f"leveret {command}")
+        return loader(target, command=f"leveret {command}")
     except LeveretError:
         raise
     except Exception as error:  # noqa: BLE001 - a module may raise anything, and whatever it is, it is shown
         exits.show_users(error)
         raise typer.Exit(exits.USAGE) from None
-    app._with_flags(common.flags(more))  # noqa: SLF001 - see the head of this file
-    return app
 
 
 def settled(app: Leveret) -> RuntimeConfig:
@@ -93,22 +118,15 @@ def declared(app: Leveret) -> Declared:
     Raises:
         ConfigError: it has no namespace.
     """
-    from leveret.core.topology import Names, RMQExchangeConfig
+    from leveret.core.topology import Names
     from leveret.runtime.wiring import make_store
     from leveret.runtime.world import system_world
 
-    config = app._settled_config()  # noqa: SLF001
+    plan = app._planned()  # noqa: SLF001
+    config = plan.config
     namespace = config.require_namespace()
-    names = Names(namespace)
-    plans = [app._plan(spec, config) for spec in app._workers.values()]  # noqa: SLF001
-    topology = app._topology(  # noqa: SLF001
-        names,
-        config.exchange or RMQExchangeConfig(names.events),
-        plans,
-        config,
-        pinned=not make_store(config.store, system_world()).shared,
-    )
-    return Declared(namespace=namespace, config=config, plans=plans, topology=topology)
+    topology = plan.topology(Names(namespace), pinned=not make_store(config.store, system_world()).shared)
+    return Declared(namespace=namespace, config=config, plans=plan.workers, topology=topology)
 
 
 def opened(app: Leveret) -> Opened:
@@ -121,8 +139,9 @@ def opened(app: Leveret) -> Opened:
     parts = inside.parts
     return Opened(
         namespace=parts.names.namespace,
-        config=inside.config,
-        plans=inside.plans,
+        config=inside.plan.config,
+        plans=inside.plan.workers,
+        rpcs=inside.plan.rpcs,
         transport=parts.transport,
         store=parts.store,
         holder=parts.holder,

@@ -12,8 +12,10 @@ from leveret.cli import (
     demo,
     doctor,
     exits,
+    notify,
     publish,
     retries,
+    rpc,
     run,
     services,
     status,
@@ -53,5 +55,20 @@ def _root(
     pass
 
 
-for group in (demo, run, services, publish, tail, status, retries, dead, topology, store, doctor, bench):
+for group in (
+    demo,
+    run,
+    services,
+    publish,
+    rpc,
+    tail,
+    notify,
+    status,
+    retries,
+    dead,
+    topology,
+    store,
+    doctor,
+    bench,
+):
     group.add_to(cli)

@@ -182,9 +182,9 @@ class ProgressBar:
         self._bars = bars
         self._task = bars.add_task(what, total=total)
 
-    def advance(self) -> None:
-        """One more."""
-        self._bars.advance(self._task)
+    def advance(self, count: int = 1) -> None:
+        """One more, or so many."""
+        self._bars.advance(self._task, count)
 
 
 def _print_table(

@@ -256,11 +256,17 @@ async def _look_at_store(
                 "store",
                 f"{about}, integrity {found['integrity']}. Stop, keep a copy, and restore a backup",
             )
-        elif not _writable(config.store.path):
+        elif config.store.kind == "sqlite" and not _writable(config.store.path):
             yield Finding(
                 "fault",
                 "store",
                 f"{about}, but this user may not write it and its folder: give it the right to",
+            )
+        elif not found.get("writable", True):
+            yield Finding(
+                "fault",
+                "store",
+                f"{about}, but it cannot be written: give this user the right to, or name a server that takes writes",
             )
         else:
             yield Finding("ok", "store", f"{about}, writable")

@@ -20,7 +20,9 @@ from leveret.core.errors import (
     NotSupported,
     PublishError,
     PublishFailures,
+    RpcUnreachableError,
     StoreError,
+    TransportUnavailableError,
     Unroutable,
     WorkerDefinition,
 )
@@ -53,9 +55,9 @@ MEANINGS: Final = {
 # The first that fits counts.
 _CODES: Final[tuple[tuple[type[LeveretError] | tuple[type[LeveretError], ...], int], ...]] = (
     ((ConfigError, WorkerDefinition, AppNotFound, NotSupported, MissingExtra, BadPayload), USAGE),
-    ((NotFound, Unroutable), MISSING),
+    ((NotFound, Unroutable, RpcUnreachableError), MISSING),
     (PublishFailures, PART),
-    ((BrokerError, PublishError), BROKER),
+    ((BrokerError, PublishError, TransportUnavailableError), BROKER),
     (StoreError, STORE),
 )
 

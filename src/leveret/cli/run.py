@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from leveret.cli.apps import Opened
     from leveret.cli.console import Console
     from leveret.pipeline.worker import WorkerSpec
-    from leveret.runtime.runner import Stopped, WorkerPlan
+    from leveret.runtime.plan import WorkerPlan
+    from leveret.runtime.runner import Stopped
 
 #: Seconds that the banner waits to be able to say who holds the leases.
 _LEASE_LOOK = 1.0
@@ -175,6 +176,7 @@ async def _show_banner(
     dead = await inside.store.count_letters(here)
     config = inside.config
     plans = [plan for plan in inside.plans if workers is None or plan.spec.name in workers]
+    rpcs = [spec for spec in inside.rpcs if workers is None or spec.name in workers]
     wanted = [name for name, asked in (("retry", retry_worker), ("keeper", keeper)) if asked]
     roles = {name: await _role(inside, name) for name in wanted}
     if console.json:
@@ -188,6 +190,15 @@ async def _show_banner(
                 "waiting": waiting,
                 "dead": dead,
                 "workers": [_worker_record(plan, inside.namespace) for plan in plans],
+                "rpc": [
+                    {
+                        "channel": spec.name,
+                        "queue": spec.queue(inside.namespace),
+                        "prefetch": spec.prefetch,
+                        "single": spec.single,
+                    }
+                    for spec in rpcs
+                ],
                 "leases": roles,
                 "settings": [each._asdict() for each in settings_of(config)],
             }
@@ -206,6 +217,15 @@ async def _show_banner(
             ["worker", "queue", "takes", "prefetch", "at once", "timeout", "tries"],
             [_worker_row(plan, inside.namespace) for plan in plans],
             right=("prefetch", "at once", "timeout"),
+        )
+    if rpcs:
+        console.notes(
+            ["answers", "queue", "prefetch", "single"],
+            [
+                [spec.name, spec.queue(inside.namespace), str(spec.prefetch), "yes" if spec.single else "no"]
+                for spec in rpcs
+            ],
+            right=("prefetch",),
         )
     shown = [each for each in settings_of(config) if _worth_a_line(each.key, each.origin)]
     for each in shown:

@@ -1,8 +1,9 @@
-"""`leveret store`: is the store whole, and is its schema of this release."""
+"""`leveret store`: is the store whole, is its schema of this release, and all that it holds into another one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,10 +11,12 @@ from leveret.cli import exits
 from leveret.cli.options import Common, command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from leveret.cli.looking import Look
+    from leveret.core.urls import StoreUrl
+    from leveret.runtime.copying import Copied, StoreCopy, Tally
 
 
 def add_to(cli: typer.Typer) -> None:
@@ -21,6 +24,7 @@ def add_to(cli: typer.Typer) -> None:
     group = typer.Typer(help="Where waiting and dead messages are kept.", no_args_is_help=True)
     command(group, "check")(check)
     command(group, "migrate")(migrate)
+    command(group, "copy")(copy)
     cli.add_typer(group, name="store")
 
 
@@ -50,6 +54,50 @@ async def migrate(*, common: Common) -> int:
         return exits.DONE if found["schema"] == found["newest_schema"] else exits.WRONG
 
 
+async def copy(
+    *,
+    to: Annotated[
+        str, typer.Option("--to", metavar="URL", help="The other store; created where there is none.")
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say how much; nothing is written.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask where somebody was at work since an earlier copy.")
+    ] = False,
+    common: Common,
+) -> int:
+    """Copy all that waits and all that is dead into another store.
+
+    What is left of each delay is kept, and so are bodies, byte for byte, and states. The store itself stays as it is.
+    Stop every process of the app first: nobody may hold a lease on either side. What is in the other store already is
+    left as it is, so that a copy that was cut short is run again to go on. Ends with exit code 6 where something is
+    missing over there.
+    """
+    from leveret.cli.looking import looking
+    from leveret.core.errors import NotFound
+    from leveret.core.urls import parse_store
+    from leveret.runtime.copying import StoreCopy
+    from leveret.runtime.wiring import make_store
+
+    url = parse_store(to, "--to")
+    async with looking(common) as look:
+        _refuse_useless(look, url)
+        target = make_store(url, look.world)
+        copying = StoreCopy(look.store, target, world=look.world, ttl=look.config.lease.ttl)
+        await _warn_of_documents(look)
+        try:
+            try:
+                await target.open(create=not dry_run)
+            except NotFound:
+                return await _would_copy(look, str(url), None)
+            if dry_run:
+                return await _would_copy(look, target.display, copying)
+            return await _copy(look, copying, target.display, yes=yes)
+        finally:
+            await target.close()
+
+
 def is_whole(found: Mapping[str, Any]) -> bool:
     """Whether a store's own check finds no fault in it."""
     return bool(found["integrity"] == "ok" and found["schema"] == found["newest_schema"])
@@ -70,3 +118,130 @@ def _tell(look: Look, found: Mapping[str, Any]) -> None:
         f"{look.store.display}: {schema_words(found)}; {found['waiting']} waiting, {found['dead']} dead, "
         f"integrity {found['integrity']}"
     )
+
+
+def _refuse_useless(look: Look, to: StoreUrl) -> None:
+    """Say so where nothing would be left of a copy, or nothing is to be copied.
+
+    Raises:
+        NotSupported: the other store lives inside this process.
+        ConfigError: it is the same store.
+    """
+    from leveret.core.errors import ConfigError, NotSupported
+
+    if to.kind == "memory":
+        raise NotSupported(f"--to {to}: it lives inside this process, and would be gone with it")
+    here = look.config.store
+    same_file = to.kind == here.kind == "sqlite" and Path(to.path).resolve() == Path(here.path).resolve()
+    if to == here or same_file:
+        raise ConfigError(f"--to {to}: this is the store that is copied ({look.config.origin('store')})")
+
+
+async def _would_copy(look: Look, to: str, copying: StoreCopy | None) -> int:
+    """What a copy would be about; *copying* is None where there is no other store yet."""
+    from leveret.core.retry_entry import Filter
+    from leveret.runtime.copying import STATES
+
+    for namespace in await look.namespaces():
+        wanted = Filter(namespace=namespace)
+        waiting = await look.store.count_entries(wanted)
+        letters = await look.store.count_letters(wanted, states=STATES)
+        if look.console.json:
+            look.console.record(
+                {
+                    "namespace": namespace,
+                    "to": to,
+                    "would_copy": {"retries": waiting, "dead_letters": letters},
+                }
+            )
+        else:
+            look.console.result(
+                f"{namespace}: {waiting} waiting and {letters} dead would be copied to {to}, those left out that it "
+                "has already; nothing was done (--dry-run)"
+            )
+        if copying is not None:
+            await _warn(look, copying, namespace)
+    return exits.DONE
+
+
+async def _warn_of_documents(look: Look) -> None:
+    """Tell where a RetryWorkerRunner has been at work, which keeps documents of its own."""
+    from leveret.retry.worker import RETRY_WORKER_TYPE
+
+    for lease in await look.store.leases(None):
+        exchange, _, name = lease.rpartition("/")
+        if name == RETRY_WORKER_TYPE:
+            look.console.warning(
+                f"a RetryWorkerRunner has kept messages of exchange {exchange} in {look.store.display}. They are "
+                "documents, and not copied: let it run there until none is left"
+            )
+
+
+async def _warn(look: Look, copying: StoreCopy, namespace: str) -> bool:
+    """Tell who has been at work since an earlier copy, and who is; whether the former is so."""
+    since = await copying.at_work_since(namespace)
+    for words in since:
+        look.console.warning(
+            f"{words} since it was last copied. What has been processed since then would come back"
+        )
+    for words in await copying.in_the_way(namespace):
+        look.console.warning(words)
+    return bool(since)
+
+
+async def _copy(look: Look, copying: StoreCopy, to: str, *, yes: bool) -> int:
+    console = look.console
+    namespaces = await look.namespaces()
+    for namespace in namespaces:
+        if await _warn(look, copying, namespace):
+            refused = console.agreed(f"copy {namespace} to {to} once more", yes=yes)
+            if refused is not None:
+                return refused
+    found: list[Copied] = []
+    async with copying.holding(namespaces):
+        with console.progress(f"copying to {to}", None) as bar:
+            for namespace in namespaces:
+                found.append(await copying.run(namespace, told=bar.advance))
+    _tell_copied(look, to, found)
+    return exits.DONE if all(each.whole for each in found) else exits.PART
+
+
+def _tell_copied(look: Look, to: str, found: Sequence[Copied]) -> None:
+    console = look.console
+    if console.json:
+        for each in found:
+            console.record({
+                "namespace": each.namespace, "from": look.store.display, "to": to, "whole": each.whole,
+                "retries": _counts(each.retries), "dead_letters": _counts(each.letters),
+                "acts": each.acts, "maybe_twice": each.claimed,
+            })  # fmt: skip
+    else:
+        console.head(f"from {look.store.display} to {to}")
+        console.table(
+            ("namespace", "what", "copied", "there already", "refused", "here", "there"),
+            [
+                (each.namespace, what, *map(str, _counts(tally).values()))
+                for each in found
+                for what, tally in (("waiting", each.retries), ("dead letters", each.letters))
+            ],
+            right=("copied", "there already", "refused", "here", "there"),
+        )
+    for each in found:
+        for words in (*each.retries.refused, *each.letters.refused):
+            console.warning(f"the other store does not take {words}")
+        if each.claimed:
+            console.warning(
+                f"{each.namespace}: a replay was in the middle of {each.claimed} dead letters. They lie as dead over "
+                "there, with a note that they may have been published"
+            )
+        if not each.whole:
+            console.warning(f"{each.namespace} is not all there. Run it again to go on")
+    if found and all(each.whole for each in found):
+        console.note(f"All of it is there. Let the app use it now, and this one no more:  store = {to}")
+
+
+def _counts(tally: Tally) -> dict[str, int]:
+    return {
+        "copied": tally.copied, "there_already": tally.there, "refused": len(tally.refused),
+        "source": tally.source, "target": tally.target,
+    }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from leveret.cli import exits
-from leveret.cli.options import Common, Target, command
+from leveret.cli.options import Common, command
 
 if TYPE_CHECKING:
     from leveret.cli.apps import Declared
@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 _BINDINGS = (
     "bindings: not checked, AMQP does not tell of them; leveret topology apply makes those that are missing"
 )
+
+
+#: What the commands are about: an app, or what a daemon declares that is none.
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODULE:NAME",
+        help="An app such as shop:app, or a Topology such as daemon:TOPOLOGY; default: app in leveret.toml. "
+        "[LEVERET_APP]",
+    ),
+]
 
 
 def add_to(cli: typer.Typer) -> None:
@@ -61,14 +72,14 @@ class _There(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def _looking(target: str | None, common: Common, name: str) -> AsyncIterator[_There]:
-    from leveret.cli.apps import declared, load
+    from leveret.cli.apps import load_declared
     from leveret.cli.console import Console
     from leveret.cli.looking import refuse_memory_broker
     from leveret.cli.reaching import connected
     from leveret.runtime.world import system_world
 
     console = Console(common)
-    app = declared(load(target, common, command=f"topology {name}"))
+    app = load_declared(target, common, command=f"topology {name}")
     refuse_memory_broker(app.config, f"topology {name}")
     async with connected(app.config, system_world(), console) as transport:
         yield _There(console, app, transport, await transport.inspect(app.topology))
@@ -243,12 +254,11 @@ def ways_to_change(there: _There, target: str | None) -> dict[tuple[str, str], l
 
 async def show(target: Target = None, *, common: Common) -> None:
     """Show what an app declares, without connecting to anything."""
-    from leveret.cli.apps import declared, load
+    from leveret.cli.apps import load_declared
     from leveret.cli.console import Console
 
     console = Console(common)
-    app = load(target, common, command="topology show")
-    found = declared(app)
+    found = load_declared(target, common, command="topology show")
     topology = found.topology
     if console.json:
         for exchange in topology.exchanges:
@@ -262,10 +272,8 @@ async def show(target: Target = None, *, common: Common) -> None:
                 {"binding": binding.queue, "exchange": binding.exchange, "key": binding.routing_key}
             )
         return
-    console.head(
-        f"namespace {found.namespace} ({found.config.origin('namespace')}) · "
-        f"broker {found.config.broker or 'not named'}"
-    )
+    origin = "its names" if found.config.namespace is None else found.config.origin("namespace")
+    console.head(f"namespace {found.namespace} ({origin}) · broker {found.config.broker or 'not named'}")
     console.table(
         ["exchange", "type", "durable"],
         [[each.name, each.type, "yes" if each.durable else "no"] for each in topology.exchanges],

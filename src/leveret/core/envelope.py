@@ -143,9 +143,15 @@ def dead_letter(
     retry_id: str,
     attempts: int,
     where: Where,
+    rpc: bool = False,
 ) -> tuple[bytes, Properties]:
-    """A message that is dead: body and properties to be published to the dead-letter queue."""
+    """A message that is dead: body and properties to be published to the dead-letter queue.
+
+    *rpc*: it is a request, whose caller has given up by the time that anybody reads of it.
+    """
     added = _of_message(message, cause)
+    if rpc:
+        added[h.RPC] = True
     added |= {
         h.ENVELOPE: h.DEAD_LETTER,
         h.LETTER_ID: letter_id,
@@ -308,6 +314,8 @@ def replayed(letter: DeadLetter, *, reset_attempts: bool, where: Where) -> tuple
     }
     if letter.retry_id:
         added[h.RETRY_ID] = letter.retry_id
+    if letter.rpc:
+        added[h.RPC] = True
     if letter.queue:
         added[h.ORIGIN_EXCHANGE] = letter.exchange
         added[h.ORIGIN_KEY] = letter.routing_key

@@ -19,6 +19,11 @@ LeveretError                          ours: something you did, or something we m
 │  ├─ BrokerUnreachable               nobody answers there
 │  ├─ AccessRefused                   the broker does not let us in
 │  └─ QueueMismatch                   a queue exists with other arguments
+├─ TransportUnavailableError          the broker cannot be reached now: what was to be sent may have arrived, or not
+│  ├─ RpcUnreachableError             a call: nobody serves that queue; nothing was sent to anybody
+│  └─ RpcUnknownError                 a call: the connection went, and with it the answer; it may have been obeyed
+├─ RpcTimeoutError (TimeoutError)     a call: no answer in time
+├─ RpcRemoteError (.type, .message)   a call: it was answered, with the error of whoever served it
 └─ StoreError
    ├─ StoreUnavailable                the store itself cannot be used now: wait and try again
    ├─ StoreRefused                    the store works, but not with this data: the data is the culprit
@@ -155,6 +160,40 @@ class AccessRefused(BrokerError):
 
 class QueueMismatch(BrokerError):
     """A queue exists with other arguments than the ones leveret needs."""
+
+
+class TransportUnavailableError(LeveretError):
+    """The broker cannot be reached now. Unless it says otherwise, what was to be sent may have arrived, or not."""
+
+
+class RpcUnreachableError(TransportUnavailableError):
+    """Nobody serves that queue: the broker returned the request at once, and nobody has it."""
+
+
+class RpcUnknownError(TransportUnavailableError):
+    """The connection went while the call was under way: unknown whether the request was obeyed."""
+
+
+class RpcTimeoutError(LeveretError, TimeoutError):
+    """No answer in time. Whoever serves the queue does not start the request any more, but may be at it already."""
+
+
+class RpcRemoteError(LeveretError):
+    """Whoever serves the queue answered with an error; the request lies in the dead letters over there.
+
+    Attributes:
+        type: the exception's type over there, such as `KeyError`.
+        message: its words.
+        traceback: the last lines of its traceback, as text; empty where none was sent.
+    """
+
+    def __init__(
+        self, text: str | None = None, *, type: str = "", message: str = "", traceback: str = ""
+    ) -> None:
+        super().__init__(text)
+        self.type = type
+        self.message = message
+        self.traceback = traceback
 
 
 class StoreError(LeveretError):

@@ -5,7 +5,8 @@ Ours begin with `leveret-`, never with `x-`: RabbitMQ keeps that prefix for itse
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 #: All of ours begin so; a user's header may not.
 PREFIX: Final = "leveret-"
@@ -62,15 +63,23 @@ SET_ASIDE: Final = {"CC": "leveret-cc", "BCC": "leveret-bcc"}
 USER_ID: Final = "leveret-user-id"
 REPLY_TO: Final = "leveret-reply-to"
 
+# Requests and replies.
 #: How long the caller of an RPC request waits, in milliseconds; it marks a message as such a request.
 TIMEOUT_MS: Final = "leveret-timeout-ms"
+#: What else than a plain reply the caller understands: `error`.
+ACCEPTS: Final = "leveret-accepts"
+ACCEPTS_ERROR: Final = "error"
+#: On a reply: who gave it, host/pid. A reply that tells of an error bears `leveret-error` as well.
+ANSWERED_BY: Final = "leveret-answered-by"
+#: On a dead letter, and on what is replayed from it: it was a request, whatever its own headers say.
+RPC: Final = "leveret-rpc"
 
 #: Ours that a handler may see; the others are leveret's bookkeeping.
 FOR_HANDLERS: Final = frozenset({*SET_ASIDE.values(), USER_ID, REPLY_TO})
 #: Ours that go with a message on its way back to a queue; the others stay with the envelope.
 TRAVELS: Final = frozenset({
     ATTEMPT, RETRY_ID, FAILURE, FIRST_FAILED_AT, POLICY, ALLOWED, ORIGIN_EXCHANGE, ORIGIN_KEY, FIRST_LETTER, REPLAYS,
-    TIMEOUT_MS, *FOR_HANDLERS,
+    TIMEOUT_MS, RPC, *FOR_HANDLERS,
 })  # fmt: skip
 
 #: RabbitMQ's own, by beginning. A copy that carries them is taken for a dead-letter loop and dropped (3.13).
@@ -93,6 +102,16 @@ def is_broker_owned(name: str) -> bool:
 def is_ours(name: str) -> bool:
     """Whether leveret wrote this header."""
     return name.startswith(PREFIX)
+
+
+def for_handlers(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What a handler sees of a message's headers: without leveret's bookkeeping.
+
+    Example:
+        >>> for_handlers({"tenant": 42, "leveret-attempt": 2, "leveret-cc": ["copy"]})
+        {'tenant': 42, 'leveret-cc': ['copy']}
+    """
+    return {name: value for name, value in found.items() if not is_ours(name) or name in FOR_HANDLERS}
 
 
 def stays_behind(name: str) -> bool:

@@ -30,8 +30,9 @@ REPLAY_KEY: Final = "_replay_routing_key"
 #: Seconds to wait, and retries at most, where the envelope does not say.
 USUAL_AFTER: Final = 30.0
 USUAL_MAX: Final = 5
-#: What differs between two failures of one and the same message.
-_CHANGES = frozenset({"retry", "delivery_count"})
+#: What differs between two failures of one and the same message. The key does: what went straight back to its queue
+#: comes again with the queue's name.
+_CHANGES = frozenset({"retry", "delivery_count", REPLAY_KEY})
 #: Counts are informational here and lie in 64-bit columns; nobody retries more often than this.
 _MOST_COUNTED = 2**31
 _SCOPE = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from leveret.core import headers as h
 from leveret.core.errors import BadPayload
 from leveret.core.properties import Properties
-from leveret.core.seconds import Seconds
+from leveret.core.seconds import LAST_MOMENT, Seconds
 
 #: Namespace of the UUIDv5 ids that leveret derives; any fixed value does, this one is drawn once.
 DERIVED_IDS = uuid.UUID("5b1d6c0e-7a0f-4f2e-9a55-0f3c8e6d21b7")
@@ -35,8 +35,6 @@ _OURS: Final = h.PREFIX.encode()
 
 #: Nobody counts further; a stranger's larger number would not fit a header or a column once one is added.
 MOST_COUNTED = 2**31
-#: The end of the year 9998, with room for time zones: what `datetime` can show.
-LAST_MOMENT = 253_370_764_800.0
 
 #: What a message bears that names none.
 NO_HEADERS: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -343,7 +343,9 @@ def describe(error: BaseException) -> str:
     name = type(error).__name__
     try:
         text = str(error.reason or error) if isinstance(error, Failure) else str(error)
-    except Exception:  # noqa: BLE001  a broken __str__ must not keep its message from being retried
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  a broken __str__ must not keep its message from being retried
         text = ""
     # Cut before it is looked at closely: the text may be megabytes.
     text = text.strip(" \t\r\n")[: DESCRIBED + 1]

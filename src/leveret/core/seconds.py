@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Final, TypeAlias
 
@@ -12,6 +12,9 @@ Seconds: TypeAlias = int | float | Decimal | timedelta
 
 #: A thousand years. Beyond it a date can no longer be shown, and nobody means it.
 LONGEST: Final = 1000 * 365.25 * 86400.0
+
+#: The end of the year 9998, with room for time zones: what `datetime` can show.
+LAST_MOMENT: Final = 253_370_764_800.0
 
 #: Whole numbers travel in message headers and lie in stores as signed 64 bits.
 LARGEST: Final = 2**63 - 1
@@ -101,3 +104,25 @@ def _is_finite(value: float | Decimal) -> bool:
 def _plain(value: float | Decimal) -> float:
     # Adding zero turns -0.0 into 0.0, which no listing should show.
     return float(value) + 0.0
+
+
+def moment(value: object, name: str) -> float:
+    """Epoch seconds of an aware datetime, or of a finite number that is some already; else a ValueError."""
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise ValueError(
+                f"{name}={value}: has no time zone; write datetime.now(UTC) or value.astimezone()"
+            )
+        return value.timestamp()
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    raise ValueError(f"{name}={value!r}: expected an aware datetime")
+
+
+def due_moment(value: object, name: str) -> float:
+    """When something shall be due, as `moment` reads it: what has passed is now; beyond the calendar: a ValueError."""
+    at = moment(value, name)
+    if at > LAST_MOMENT:
+        raise ValueError(f"{name}={value}: expected a time before the year 9999")
+    # Whether it has passed by years or by centuries makes no difference, and headers carry no time before 1970.
+    return max(0.0, at)

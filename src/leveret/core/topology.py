@@ -170,6 +170,21 @@ class Names:
         """The fanout exchange where envelopes can be watched."""
         return f"{self.namespace}.observer"
 
+    @property
+    def alerts(self) -> str:
+        """The topic exchange of alarms."""
+        return f"{self.namespace}.alerts"
+
+    @property
+    def direct(self) -> str:
+        """The topic exchange that leads to the channels of instances, by `<instance key>.<channel>`."""
+        return f"{self.namespace}.direct"
+
+    @property
+    def broadcast(self) -> str:
+        """The fanout exchange that leads to every instance."""
+        return f"{self.namespace}.broadcast"
+
     def queue(self, worker: str) -> str:
         """A worker's queue."""
         return f"{self.namespace}.{worker}"
@@ -196,6 +211,7 @@ def base_topology(
             exchange,
             RMQExchangeConfig(names.dead_letters, "fanout"),
             RMQExchangeConfig(names.observer, "fanout"),
+            RMQExchangeConfig(names.alerts),
         ),
         queues=(
             Queue(names.retry_queue, kind, pinned=pinned),

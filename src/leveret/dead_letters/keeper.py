@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from leveret.core.dead_letter import DeadLetter
+from leveret.dead_letters.growth import Growth
 from leveret.dead_letters.intake import LetterIntake
 from leveret.dead_letters.replay import Replays
 from leveret.pipeline.parts import Parts
@@ -18,6 +20,7 @@ class Keeper(TermService):
         super().__init__(parts, lease="keeper", ttl=ttl)
         self._acts_every = acts_every
         self._replays = Replays(parts, self.keeper)
+        self._growth = Growth(parts)
         self.intake: LetterIntake | None = None
         #: RPC requests that expired in their queue: nobody waits for them, so they are counted and not kept.
         self.expired_requests = 0
@@ -34,10 +37,11 @@ class Keeper(TermService):
 
     async def work(self, grant: Grant) -> None:
         """Take letters in, obey replays."""
-        intake = self.intake = LetterIntake(self.parts, kept=self._replays.kept, expired=self._count_expired)
+        intake = self.intake = LetterIntake(self.parts, kept=self._kept, expired=self._count_expired)
         try:
             await all_until_one_ends([
                 asyncio.create_task(intake.run()),
+                asyncio.create_task(self._growth.watch()),
                 asyncio.create_task(self.act_when_asked(self._replays.obey, self._acts_every)),
             ])  # fmt: skip
         finally:
@@ -47,6 +51,10 @@ class Keeper(TermService):
         """Keep and ack the batch in hand, finish the replay window in hand."""
         taking_in = [] if self.intake is None else [self.intake.finish()]
         await asyncio.gather(*taking_in, self._replays.finish())
+
+    def _kept(self, letter: DeadLetter) -> None:
+        self._growth.count()
+        self._replays.kept(letter)
 
     def _count_expired(self) -> None:
         self.expired_requests += 1

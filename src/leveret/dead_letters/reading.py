@@ -11,6 +11,7 @@ from leveret.core import envelope
 from leveret.core import headers as h
 from leveret.core.dead_letter import DeadLetter, Ending
 from leveret.core.envelope import Malformed
+from leveret.core.instances import is_channel_queue
 from leveret.core.message import DIRECT_REPLY, unwrap
 from leveret.ports import Delivery
 
@@ -64,7 +65,12 @@ def read(
         properties=original.edit(drop=h.is_broker_owned).raw,
     )
     died = _x_death(found)
-    letter = _dead_lettered(letter, died) if died is not None else _unroutable(letter, events) or letter
+    if died is None:
+        letter = _unroutable(letter, events) or letter
+    else:
+        letter = _dead_lettered(letter, died)
+        # A request of a program that is not ours bears no mark, and no address where nobody waits for its answer.
+        rpc = rpc or is_channel_queue(letter.queue, namespace)
     return replace(letter, rpc=True) if rpc else letter
 
 
@@ -129,4 +135,4 @@ def _unroutable(letter: DeadLetter, events: str) -> DeadLetter | None:
 
 def _is_request(found: Mapping[str, Any]) -> bool:
     """Whether headers are those of an RPC request, whose caller has long given up."""
-    return h.TIMEOUT_MS in found or found.get(h.REPLY_TO) == DIRECT_REPLY
+    return h.RPC in found or h.TIMEOUT_MS in found or found.get(h.REPLY_TO) == DIRECT_REPLY

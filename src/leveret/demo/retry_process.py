@@ -55,7 +55,7 @@ class RetryProcess:
             world=world,
             transport=transport,
             store=wiring.make_store(store, world),
-            alarms=wiring.make_alarms(world),
+            alarms=wiring.make_alarms(world, namespace),
             base=base_topology(names, exchange, "classic", pinned=True),
             holder=holder_name(world),
         )

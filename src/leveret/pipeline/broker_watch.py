@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from leveret.core.alarm import CONNECTION_BLOCKED, CONSUMER_LOST, Alarm
-from leveret.pipeline.consumer import WorkerConsumer
 from leveret.pipeline.parts import Parts
 
 #: Seconds between looks.
@@ -21,6 +20,18 @@ REMINDED_EVERY: Final = 300.0
 _Condition = tuple[str, str]
 
 
+class Consuming(Protocol):
+    """Who consumes a queue."""
+
+    @property
+    def queue(self) -> str:
+        """Which one."""
+
+    @property
+    def consuming(self) -> bool:
+        """Whether the broker has our consumer."""
+
+
 class BrokerWatch:
     """Looks whether we can publish and consume, and tells whoever carries alarms.
 
@@ -28,11 +39,11 @@ class BrokerWatch:
     once for each queue that is not consumed on a connection that is up.
 
     Args:
-        consumers: of the workers.
+        consumers: of the workers; looked at anew each time.
         parts: of the app.
     """
 
-    def __init__(self, consumers: Sequence[WorkerConsumer], parts: Parts) -> None:
+    def __init__(self, consumers: Sequence[Consuming], parts: Parts) -> None:
         self._consumers: Final = consumers
         self._parts: Final = parts
         #: When each condition began, and when it was told of last, by the monotonic clock; None: not yet.
@@ -72,8 +83,8 @@ class BrokerWatch:
         else:
             for consumer in self._consumers:
                 if not consumer.consuming:
-                    found[CONSUMER_LOST, consumer.road.queue] = (
-                        f"{consumer.road.queue} is not consumed, though {transport.display} is connected. It is tried "
+                    found[CONSUMER_LOST, consumer.queue] = (
+                        f"{consumer.queue} is not consumed, though {transport.display} is connected. It is tried "
                         "again and again; the log says why it fails"
                     )
         return found

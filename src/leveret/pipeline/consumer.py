@@ -27,6 +27,11 @@ class WorkerConsumer:
         self._stopping = False
 
     @property
+    def queue(self) -> str:
+        """The queue that it consumes."""
+        return self.road.queue
+
+    @property
     def running(self) -> int:
         """Messages in hand: in a handler, or in a step after it."""
         return len(self._tasks)

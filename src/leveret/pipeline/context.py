@@ -119,11 +119,7 @@ class Context:
     @property
     def headers(self) -> Mapping[str, Any]:
         """The message's headers, without leveret's bookkeeping."""
-        return {
-            name: value
-            for name, value in self._message.properties.headers.items()
-            if not h.is_ours(name) or name in h.FOR_HANDLERS
-        }
+        return h.for_handlers(self._message.properties.headers)
 
     @property
     def body(self) -> bytes:

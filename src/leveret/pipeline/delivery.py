@@ -373,11 +373,11 @@ class Road:
             # Beyond our own call for its end somebody else wants it too.
             if task.cancelling() > late:
                 raise
-            return self._timed_out() if late else Raised(error, _traceback(error))
+            return self._timed_out() if late else Raised(error, traceback_tail(error))
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # noqa: BLE001 — whatever a handler raises is its message's failure (A22)
-            return Raised(error, _traceback(error))
+            return Raised(error, traceback_tail(error))
         finally:
             if timer is not None:
                 timer.cancel()
@@ -391,7 +391,7 @@ class Road:
             try:
                 return self._collected(self.spec.handler(*arguments))
             except BaseException as error:  # noqa: BLE001 — as above; a thread's SystemExit ends nothing but the run
-                return Raised(error, _traceback(error))
+                return Raised(error, traceback_tail(error))
 
         timeout = self.spec.timeout
         late = False
@@ -709,7 +709,7 @@ def _short_or_none(text: object) -> str | None:
         return None
 
 
-def _traceback(error: BaseException) -> str:
+def traceback_tail(error: BaseException) -> str:
     """The traceback as text, ending in the user's own line; nothing for a plain soft failure, whose reason says it."""
     if isinstance(error, SoftFailure) and error.__cause__ is None and error.__context__ is None:
         return ""
@@ -717,5 +717,7 @@ def _traceback(error: BaseException) -> str:
     own = error.__traceback__.tb_next if error.__traceback__ is not None else None
     try:
         return "".join(traceback.format_exception(type(error), error, own, limit=-FRAMES))
-    except Exception as failing:  # noqa: BLE001 — formatting runs the user's own __str__ and __repr__
+    except KeyboardInterrupt:
+        raise
+    except BaseException as failing:  # noqa: BLE001 — formatting runs the user's own __str__ and __repr__
         return f"(the traceback cannot be shown: {type(failing).__name__})"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
 
-from leveret.pipeline.delivery import Road
 from leveret.pipeline.parts import log
 from leveret.pipeline.worker import WorkerSpec
 from leveret.ports import Clock
@@ -19,18 +18,42 @@ CONSUMER_TIMEOUT: Final = 1_800_000
 _NEAR: Final = 5 / 6
 
 
+class Declared(Protocol):
+    """What a handler was declared as."""
+
+    @property
+    def name(self) -> str:
+        """Its worker's or channel's."""
+
+    @property
+    def location(self) -> str:
+        """file:line of it."""
+
+
+class Runs(Protocol):
+    """Where handlers of a worker or a channel run."""
+
+    @property
+    def spec(self) -> Declared:
+        """What was declared."""
+
+    @property
+    def inside(self) -> Iterable[asyncio.Task[Any]]:
+        """One for each run."""
+
+
 class LongRuns:
     """Warns once of each run that comes near the broker's consumer_timeout.
 
     It looks now and then at what runs, so that a message that is done in a millisecond pays nothing for it.
 
     Args:
-        roads: of the workers.
+        hosts: of the workers, and of the channels that are answered.
         clock: the world's.
     """
 
-    def __init__(self, roads: Sequence[Road], clock: Clock) -> None:
-        self._roads: Final = roads
+    def __init__(self, hosts: Sequence[Runs], clock: Clock) -> None:
+        self._hosts: Final = hosts
         self._clock: Final = clock
         #: When each run was seen first, by the monotonic clock; None: it has been told of.
         self._seen: dict[asyncio.Task[Any], float | None] = {}
@@ -51,28 +74,33 @@ class LongRuns:
         while True:
             now = self._clock.monotonic()
             before, self._seen = self._seen, {}
-            for road in self._roads:
-                limit = _limit(road.spec)
-                for task in road.inside:
+            for host in self._hosts:
+                limit = _limit(host.spec)
+                for task in host.inside:
                     since = before.get(task, now)
                     if since is not None and now - since >= limit * _NEAR:
-                        _tell(road.spec, now - since, limit)
+                        _tell(host.spec, now - since, limit)
                         since = None
                     self._seen[task] = since
             await self._clock.sleep(LOOK_EVERY)
 
 
-def _limit(spec: WorkerSpec) -> float:
-    """Seconds that the broker waits for an ack on this worker's queue."""
-    given = spec.queue_arguments.get("x-consumer-timeout")
+def _limit(spec: Declared) -> float:
+    """Seconds that the broker waits for an ack on this queue."""
+    given = spec.queue_arguments.get("x-consumer-timeout") if isinstance(spec, WorkerSpec) else None
     return (given if isinstance(given, int) else CONSUMER_TIMEOUT) / 1000
 
 
-def _tell(spec: WorkerSpec, seconds: float, limit: float) -> None:
+def _tell(spec: Declared, seconds: float, limit: float) -> None:
+    own = (
+        ', or from RabbitMQ 3.12 on queue_arguments={"x-consumer-timeout": milliseconds}'
+        if isinstance(spec, WorkerSpec)
+        else ""
+    )
     log.warning(
         "%s (%s) has been running for %.0f min. The broker waits %.0f min for an ack (its consumer_timeout, unless it "
         "is set otherwise); then it closes the channel, and hands out again all that is unacked there. Split the work, "
-        "or have more time: consumer_timeout in rabbitmq.conf, or from RabbitMQ 3.12 on queue_arguments="
-        '{"x-consumer-timeout": milliseconds}',
-        spec.name, spec.location, seconds // 60, limit / 60, extra={"action": "long_run", "worker": spec.name},
+        "or have more time: consumer_timeout in rabbitmq.conf%s",
+        spec.name, spec.location, seconds // 60, limit / 60, own,
+        extra={"action": "long_run", "worker": spec.name},
     )  # fmt: skip

@@ -7,8 +7,9 @@ import contextvars
 import difflib
 import itertools
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 
-from leveret.core import handover
+from leveret.core import envelope, handover
 from leveret.core import headers as h
 from leveret.core.alarm import DLQ_PUBLISH_FAILED, Alarm
 from leveret.core.errors import (
@@ -24,7 +25,7 @@ from leveret.core.errors import (
 from leveret.core.message import NO_HEADERS, Message, Outgoing, identified
 from leveret.core.payload import encode
 from leveret.core.properties import Properties, check_short
-from leveret.core.seconds import seconds
+from leveret.core.seconds import Seconds, due_moment, seconds
 from leveret.pipeline.deadlines import Deadlines
 from leveret.pipeline.parts import Parts, log
 
@@ -129,6 +130,41 @@ class Publisher:
             if error.message is not None:
                 raise
             raise self._explained(error, out, message) from error
+
+    async def publish_later(
+        self, message: Message, *, delay: Seconds | None, at: datetime | None, timeout: float | None = None
+    ) -> str:
+        """Have a message with an id wait in the retry store before it is published (P11); one of *delay* and *at*.
+
+        Raises:
+            ValueError: both are given, or with an expiration, or one that cannot be meant; nothing was sent.
+            PublishError: as `publish` says, of the message to the retry queue.
+        """
+        if delay is not None and at is not None:
+            raise ValueError("publish(delay=…, at=…): one of them. Nothing was sent.")
+        if at is not None and not isinstance(at, datetime):
+            raise ValueError(
+                f"at={at!r}: expected an aware datetime, such as datetime.now(UTC). Nothing was sent."
+            )
+        if message.expiration is not None:
+            raise ValueError(
+                "publish(expiration=…) with delay or at: it would wait longer than it lives. Nothing was sent."
+            )
+        out = self.compose(message, message.id)
+        body, properties = envelope.delayed(
+            out.body,
+            out.properties,
+            exchange=out.exchange,
+            routing_key=out.routing_key,
+            retry_id=self._parts.world.new_id(),
+            at=self._clock.now(),
+            wait=None if delay is None else seconds(delay, "delay"),
+            due_at=None if at is None else due_moment(at, "at"),
+            where=self._parts.where,
+        )
+        later = Outgoing("", self._parts.names.retry_queue, body, properties)
+        await self.deliver(later, message, timeout=timeout)
+        return message.id or ""
 
     async def publish_many(
         self, messages: Iterable[Message] | AsyncIterable[Message], *, timeout: float | None = None

@@ -93,14 +93,14 @@ def define(
         faults.append(
             f"{name}={given.pop(name)!r}: no such option" + (f", did you mean {near[0]}?" if near else "")
         )
-    label = _label(handler)
+    label = name_of(handler)
     known: dict[str, Any] = {}
     name = label if given.get("name") is None else given["name"]
     known["name"] = _checked(faults, check_worker_name, name)
     known["types"] = _types(faults, types)
     known |= _options(faults, given)
-    known |= _signature(faults, handler, label, frame)
-    location = _location(handler)
+    known |= signature_of(faults, handler, label, frame)
+    location = location_of(handler)
     if faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
         raise WorkerDefinition(f"@app.worker on {label} ({location}) has {count}. " + " · ".join(faults))
@@ -176,10 +176,13 @@ def _queue_arguments(given: object) -> Mapping[str, Any]:
     return MappingProxyType(dict(given))
 
 
-def _signature(
+def signature_of(
     faults: list[str], handler: Callable[..., Any], label: str, frame: FrameType | None
 ) -> dict[str, Any]:
-    """Which parameters the handler has, and what its payload must be."""
+    """Which parameters the handler has, and what its payload must be: `takes`, `raw`, `decode`, `is_async`.
+
+    What is wrong with them is added to *faults*.
+    """
     nothing = {
         "takes": (),
         "raw": False,
@@ -248,7 +251,8 @@ def _chain(handler: Any) -> list[Any]:
         chain.append(inner)
 
 
-def _label(handler: Any) -> str:
+def name_of(handler: Any) -> str:
+    """What a handler is called."""
     names = (getattr(each, "__name__", None) for each in _chain(handler))
     return next((name for name in names if name and name != "__call__"), type(handler).__name__)
 
@@ -282,7 +286,8 @@ def codes_of(handler: Callable[..., Any]) -> list[CodeType]:
     return [code for code in codes if isinstance(code, CodeType)]
 
 
-def _location(handler: Callable[..., Any]) -> str:
+def location_of(handler: Callable[..., Any]) -> str:
+    """Where a handler stands: file:line, for errors."""
     function = _chain(handler)[-1]
     code = getattr(function, "__code__", None)
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code is not None else repr(function)

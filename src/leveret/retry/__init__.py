@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from leveret.runtime.retry_runner import RetryWorkerRunner
     from leveret.stores.memory.lease import MemoryRetryLease
     from leveret.stores.mongodb import MongoRetryLease
+    from leveret.stores.postgres.lease import PostgresRetryLease
     from leveret.stores.sqlite.lease import SqliteRetryLease
 
 #: Public name to its home.
@@ -25,6 +26,7 @@ _HOMES = {
     "RetryLeaseTerm": "leveret.ports",
     "MemoryRetryLease": "leveret.stores.memory.lease",
     "MongoRetryLease": "leveret.stores.mongodb",
+    "PostgresRetryLease": "leveret.stores.postgres.lease",
     "SqliteRetryLease": "leveret.stores.sqlite.lease",
 }
 
@@ -38,6 +40,7 @@ __all__ = [
     "RetryLeaseTerm",
     "MemoryRetryLease",
     "MongoRetryLease",
+    "PostgresRetryLease",
     "SqliteRetryLease",
 ]
 

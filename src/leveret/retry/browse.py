@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any
 
 from leveret.core.errors import NotFound
-from leveret.core.message import LAST_MOMENT
 from leveret.core.page import Page
 from leveret.core.retry_entry import Filter, RetryEntry
-from leveret.core.seconds import Seconds, seconds
+from leveret.core.seconds import Seconds, due_moment, moment, seconds
 from leveret.ports import Store, World
 from leveret.retry.asking import ActReport, ask
 
@@ -128,25 +126,3 @@ def filter_by(namespace: str | None, ids: Ids, words: Mapping[str, Any]) -> Filt
         if known.get(name) is not None:
             known[name] = moment(known[name], name)
     return Filter(namespace=namespace, ids=(ids,) if isinstance(ids, str) else tuple(ids), **known)
-
-
-def moment(value: object, name: str) -> float:
-    """Epoch seconds of an aware datetime, or of a finite number that is some already; else a ValueError."""
-    if isinstance(value, datetime):
-        if value.utcoffset() is None:
-            raise ValueError(
-                f"{name}={value}: has no time zone; write datetime.now(UTC) or value.astimezone()"
-            )
-        return value.timestamp()
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    raise ValueError(f"{name}={value!r}: expected an aware datetime")
-
-
-def due_moment(value: object, name: str) -> float:
-    """When something shall be due, as `moment` reads it: what has passed is now; beyond the calendar: a ValueError."""
-    at = moment(value, name)
-    if at > LAST_MOMENT:
-        raise ValueError(f"{name}={value}: expected a time before the year 9999")
-    # Whether it has passed by years or by centuries makes no difference, and headers carry no time before 1970.
-    return max(0.0, at)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from leveret.core import handover
-from leveret.core.alarm import RETRIES_LATE, RETRY_REPUBLISH_FAILED, RETRY_STORE_UNAVAILABLE, Alarm
+from leveret.core.alarm import RETRY_REPUBLISH_FAILED, RETRY_STORE_UNAVAILABLE, Alarm
 from leveret.core.errors import (
     BrokerError,
     LeaseLost,
@@ -33,6 +33,10 @@ UNDER_WAY = 4
 #: Rows of one queue without an answer at most. A queue that withholds its confirms (a quorum queue in a minority) must
 #: not fill the confirm window that all others share.
 MOST_OF_ONE_QUEUE = 2 * BATCH
+#: Of these, what is overdue may take so many: the rest is for fresh ones, which are not to wait behind a backlog.
+OVERDUE_OF_ONE_QUEUE = MOST_OF_ONE_QUEUE - BATCH // 2
+#: Rows that wait in memory for room in their queue, before the overdue lane stops reading more of them.
+MOST_DEFERRED = 10_000
 #: Seconds until a row is looked at again that went out and has no answer yet, or whose queue withholds its answers.
 UNANSWERED_AGAIN = 1.0
 #: Bytes of bodies in one batch; a single larger one goes alone. Memory must not grow with what waits.
@@ -43,12 +47,13 @@ OVERDUE_AFTER = 1.0
 LANE_STEP = 0.1
 #: Seconds until a row is looked at again whose earlier failure is still under way.
 ONCE_MORE = 0.02
+#: Seconds between looks for what standbys have written to a store that they share with us; a retry that waits for less
+#: may be late by as much. A look goes twice as far ahead, so that every longer one is seen before its time.
+OTHERS_EVERY = 0.5
 #: A queue that is gone is looked for with these waits, the last one for ever.
 BLOCKED_BACKOFF = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0)
 #: Latenesses that are remembered for the percentiles, and failing rows whose tries are counted.
 REMEMBERED = 10_000
-#: Oldest due beyond so many seconds: the WARNING `retries_late`.
-LATE_AFTER = 60.0
 
 
 class Lateness(NamedTuple):
@@ -94,8 +99,8 @@ class Dispatch:
         #: Rows under way, and rows that went out and have no answer yet, by queue.
         self._of_queue: Counter[str] = Counter()
         self._silent: Counter[str] = Counter()
-        #: Rows that are due, and wait for room in their queue, by queue.
-        self._deferred: dict[str, deque[Due]] = {}
+        #: Rows that are due, and wait for room in their queue: by queue, then by key, the first one first.
+        self._deferred: dict[str, dict[str, Due]] = {}
         #: Queues that are gone: how often they were looked for.
         self._gone: dict[str, int] = {}
         self._looking: dict[str, Timer] = {}
@@ -155,6 +160,8 @@ class Dispatch:
         """
         self._failure = asyncio.get_running_loop().create_future()
         lanes = [asyncio.create_task(self._fresh_lane()), asyncio.create_task(self._overdue_lane())]
+        if self._store.shared:
+            lanes.append(asyncio.create_task(self._others_lane()))
         try:
             done, _ = await asyncio.wait([*lanes, self._failure], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -197,6 +204,7 @@ class Dispatch:
         schedule = self.schedule
         for wait in held_backoff():
             asked_at = self._clock.monotonic()
+            schedule.refilling()
             try:
                 rows = await self._store.upcoming(
                     self._namespace,
@@ -223,8 +231,9 @@ class Dispatch:
             await self._look_overdue.wait()
             self._look_overdue.clear()
             after: tuple[float, str] | None = None
-            oldest = 0.0
             while True:
+                while sum(map(len, self._deferred.values())) >= MOST_DEFERRED:
+                    await self._clock.sleep(LANE_STEP)
                 try:
                     rows = await self._store.upcoming(self._namespace, within=0, limit=limit, after=after)
                 except StoreUnavailable as error:
@@ -233,17 +242,34 @@ class Dispatch:
                 if not rows:
                     break
                 after = rows[-1][1]
-                due = [
-                    row for row, _ in rows if row.key not in self.under_way and row.key not in self.schedule
-                ]
+                due = [row for row, _ in rows if not self._in_hand(row) and row.key not in self.schedule]
                 if after is not None and due:
-                    oldest = max(oldest, -due[0].due_in)
-                    self._tell_late(oldest)
                     await self._start(due)
                     if self._rate is not None:
                         await self._clock.sleep(len(due) / self._rate)
-            self._tell_late(0.0)
             self.overdue_done = not self._look_overdue.is_set()
+
+    async def _others_lane(self) -> None:
+        """What standbys have stored for soon, or what they stored too late: nothing else tells us of it (R4)."""
+        while True:
+            await self._clock.sleep(OTHERS_EVERY)
+            try:
+                rows = await self._store.upcoming(
+                    self._namespace,
+                    within=2 * OTHERS_EVERY,
+                    since=OVERDUE_AFTER,
+                    limit=self.schedule.capacity,
+                )
+                next_due = await self._store.next_due(self._namespace)
+            except StoreUnavailable as error:
+                await self._store_is_away(error, 1.0)
+                continue
+            for due, _ in rows:
+                if not self._in_hand(due) and not self.schedule.has(due):
+                    self.add(due)
+            if next_due is not None and next_due < -OVERDUE_AFTER and self.overdue_done:
+                self.overdue_done = False
+                self._look_overdue.set()
 
     async def _pause(self, seconds: float) -> None:
         timer = self._clock.call_later(seconds, self._woken.set)
@@ -266,6 +292,10 @@ class Dispatch:
         for batch in _by_size(going):
             await self._start_batch(batch)
 
+    def _in_hand(self, due: Due) -> bool:
+        """Whether this row is being republished, or waits for room in its queue."""
+        return due.key in self.under_way or due.key in self._deferred.get(due.queue, ())
+
     def _without_unanswered(self, rows: Sequence[Due]) -> list[Due]:
         """Rows that may go out; those that did and have no answer yet wait for it, with the rest of a silent queue."""
         going: list[Due] = []
@@ -273,12 +303,16 @@ class Dispatch:
         for due in rows:
             answer = self._published.get((due.key, due.failure))
             waits = answer is not None and not answer.done()
-            full = self._of_queue[due.queue] + self._silent[due.queue] + more[due.queue] >= MOST_OF_ONE_QUEUE
+            overdue = due.due_in < -OVERDUE_AFTER
+            most = OVERDUE_OF_ONE_QUEUE if overdue else MOST_OF_ONE_QUEUE
+            full = self._of_queue[due.queue] + self._silent[due.queue] + more[due.queue] >= most
+            # Oldest first: what is overdue does not pass what waits for room already.
+            full = full or (overdue and due.queue in self._deferred)
             if waits or (full and self._silent[due.queue]):
                 self.add(due._replace(due_in=UNANSWERED_AGAIN))
             elif full:
                 # A batch of that queue is under way; its end wakes the lane, which lets them go.
-                self._deferred.setdefault(due.queue, deque()).append(due)
+                self._deferred.setdefault(due.queue, {})[due.key] = due
             else:
                 more[due.queue] += 1
                 going.append(due)
@@ -302,12 +336,12 @@ class Dispatch:
         """As many deferred rows as there is room for; all of them each time took longer than their publishes."""
         any_went = False
         for queue, rows in list(self._deferred.items()):
-            room = MOST_OF_ONE_QUEUE - self._of_queue[queue] - self._silent[queue]
+            room = OVERDUE_OF_ONE_QUEUE - self._of_queue[queue] - self._silent[queue]
             if room <= 0 and not self._of_queue[queue]:
                 # It has fallen silent, and no batch of it is left whose end would let them go.
                 room = len(rows)
             for _ in range(min(room, len(rows))):
-                self.add(rows.popleft()._replace(due_in=0.0))
+                self.add(rows.pop(next(iter(rows)))._replace(due_in=0.0))
                 any_went = True
             if not rows:
                 del self._deferred[queue]
@@ -558,19 +592,6 @@ class Dispatch:
 
     def _store_is_back(self) -> None:
         self._parts.alarms.resolved(RETRY_STORE_UNAVAILABLE, self._namespace)
-
-    def _tell_late(self, seconds: float) -> None:
-        if seconds > LATE_AFTER:
-            self._parts.alarms.emit(
-                Alarm(
-                    code=RETRIES_LATE,
-                    title=f"the oldest retry of {self._namespace} is {seconds:.0f} s overdue",
-                    about=self._namespace,
-                    fields={"oldest_overdue_seconds": round(seconds, 1)},
-                )
-            )
-        else:
-            self._parts.alarms.resolved(RETRIES_LATE, self._namespace)
 
 
 def _by_size(rows: Sequence[Due]) -> Iterator[list[Due]]:

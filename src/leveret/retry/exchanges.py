@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from leveret.core import envelope
 from leveret.core.envelope import Cause, Malformed, Where
 from leveret.core.errors import ConfigError, StoreRefused, Unroutable
-from leveret.core.json_form import properties_of, replay_key, short, written
+from leveret.core.json_form import REPLAY_KEY, properties_of, replay_key, short, written
 from leveret.core.message import Outgoing, Received
 from leveret.core.properties import check_short
 from leveret.core.topology import Binding, Queue, RMQExchangeConfig, Topology
@@ -20,6 +20,8 @@ from leveret.ports import Clock, Delivery, MessageConsumerInterface, Subscriptio
 
 #: Messages in hand at once.
 PREFETCH = 100
+#: Seconds that a stop waits for what is in hand. Storing takes milliseconds; what takes longer waits for a store.
+GRACE = 5.0
 
 
 def observer_exchange(pipeline_exchange: RMQExchangeConfig) -> RMQExchangeConfig:
@@ -86,6 +88,8 @@ class MessagePublisher:
             Unroutable, PublishRefused: the broker does not have it.
             PublishTimeout: unknown, and the connection is closed by now.
         """
+        if await self._straight_again(message):
+            return
         body, properties = written(message), properties_of(message)
         keys = await self._route(message)
         for key in keys:
@@ -98,18 +102,39 @@ class MessagePublisher:
 
         Raises:
             Malformed, PublishRefused, PublishTimeout: as for a publish.
+            Unroutable: there is none, and the message had gone straight there before: it came back with that queue's
+                name for a key, which leads nowhere on the exchange.
         """
         queue = short(f"{self._exchange.name}.{worker}")
         if not queue:
             return False
         try:
-            await self._send(Outgoing("", queue, written(message), properties_of(message)))
+            await self._to_queue(queue, message)
         except Unroutable:
+            if message.get(REPLAY_KEY) == queue:
+                raise
             return False
         return True
 
     async def teardown(self) -> None:
         """Nothing to let go of: the transport belongs to who opened it."""
+
+    async def _straight_again(self, message: Mapping[str, Any]) -> bool:
+        """Whether the key of a message was the name of a worker's queue, and the message is there now.
+
+        It had gone straight there before, then. A key that merely looks like that goes through the exchange.
+        """
+        key = message.get(REPLAY_KEY)
+        if not isinstance(key, str) or not key.startswith(f"{self._exchange.name}."):
+            return False
+        try:
+            await self._to_queue(check_short(key, "routing key"), message)
+        except Unroutable:
+            return False
+        return True
+
+    async def _to_queue(self, queue: str, message: Mapping[str, Any]) -> None:
+        await self._send(Outgoing("", queue, written(message), properties_of(message)))
 
     async def _send(self, out: Outgoing) -> None:
         transport = self._transport
@@ -189,10 +214,13 @@ class MessageConsumerManager:
         self._subscription = await self._transport.consume(self._queue, self._take, prefetch=self._prefetch)
 
     async def stop_consuming(self) -> None:
-        """Take no more; what is in hand goes back to the queue. Idempotent."""
+        """Take no more; what is in hand and cannot be taken soon goes back to the queue. Idempotent."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             await subscription.cancel()
+        if self._in_hand:
+            # What the consumer has stored and is not acked yet would come again.
+            await asyncio.wait(list(self._in_hand), timeout=GRACE)
         in_hand = dict(self._in_hand)
         for task in in_hand:
             task.cancel()

@@ -31,12 +31,23 @@ class Schedule:
         self._order = 0
         self.loaded_until = float("-inf")
         self._refill_at = float("-inf")
+        #: Rows that were left to the store since it was asked: its answer may be older than they are.
+        self._left_meanwhile: list[tuple[float, Due]] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __contains__(self, key: str) -> bool:
         return key in self._rows
+
+    def has(self, due: Due) -> bool:
+        """Whether this failure of the row, or a later one, is in here."""
+        row = self._rows.get(due.key)
+        return row is not None and row[2].failure >= due.failure
+
+    def refilling(self) -> None:
+        """The store is asked for the horizon now; what is written from here on may be missing in its answer."""
+        self._left_meanwhile = []
 
     def refilled(
         self, rows: Iterable[Due], *, now: float, all_of_them: bool, asked_at: float | None = None
@@ -53,9 +64,13 @@ class Schedule:
         last = asked_at
         for due in rows:
             last = asked_at + due.due_in
-            if due.key not in self._rows:
+            if not self.has(due):
                 self._add(due, now + due.due_in)
         self.loaded_until = asked_at + self.horizon if all_of_them else last
+        meanwhile, self._left_meanwhile = self._left_meanwhile, None
+        for when, due in meanwhile or ():
+            if when <= self.loaded_until and not self.has(due):
+                self._add(due, when)
         # Half of what is loaded lies ahead then.
         self._refill_at = now + max(SHORTEST_REFILL, (self.loaded_until - now) / 2)
 
@@ -65,6 +80,8 @@ class Schedule:
         if when > self.loaded_until:
             # An older time of this key may be in here.
             self._rows.pop(due.key, None)
+            if self._left_meanwhile is not None:
+                self._left_meanwhile.append((when, due))
             return False
         self._add(due, when)
         if len(self._rows) > self.capacity:

@@ -8,6 +8,7 @@ from typing import Any
 
 from leveret.core.alarm import RETRY_STORE_UNAVAILABLE, Alarm
 from leveret.core.errors import LeaseLost, StoreUnavailable
+from leveret.core.retry_entry import Due
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import Publisher
 from leveret.ports import Grant
@@ -43,6 +44,8 @@ class TermService:
             away=self._store_is_away,
         )
         self._lease = lease
+        #: Whether it was told here that the lease cannot be asked for.
+        self._told_away = False
         self._work: asyncio.Task[None] | None = None
         #: Every term that has not ended yet; at most one of them works, the others come to their end.
         self._terms: set[asyncio.Task[None]] = set()
@@ -51,6 +54,11 @@ class TermService:
     def working(self) -> bool:
         """Whether it holds the lease and works."""
         return self._work is not None
+
+    @property
+    def has_to_finish(self) -> bool:
+        """Whether there may be something in hand that a graceful stop brings to its end."""
+        return self._work is not None and self.keeper.holds
 
     async def work(self, grant: Grant) -> None:
         """One term of work."""
@@ -71,8 +79,12 @@ class TermService:
         """Nobody works without a lease: that the store is away is told here, also before the first term."""
         about = self.parts.names.namespace
         if why is None:
-            self.parts.alarms.resolved(RETRY_STORE_UNAVAILABLE, about)
+            # Where others say that the store is away, a lease that could be renewed does not prove them wrong.
+            if self._told_away:
+                self._told_away = False
+                self.parts.alarms.resolved(RETRY_STORE_UNAVAILABLE, about)
             return
+        self._told_away = True
         self.parts.alarms.emit(
             Alarm(
                 code=RETRY_STORE_UNAVAILABLE,
@@ -119,7 +131,7 @@ class TermService:
 
     async def stop(self, *, release: bool = True) -> None:
         """Stop working, then give up the lease; not *release*: as a kill would, with everything left as it is."""
-        if release and self._work is not None and self.keeper.holds:
+        if release and self.has_to_finish:
             await self._finish_in_time()
         await self._end_work()
         await self.keeper.stop(release=release)
@@ -177,7 +189,10 @@ async def all_until_one_ends(works: Sequence[asyncio.Task[None]]) -> None:
 
 
 class RetryService(TermService):
-    """The retry worker of one namespace: intake, schedule, republish, acts."""
+    """The retry worker of one namespace: intake, schedule, republish, acts.
+
+    Where several hosts may use the store at once, it takes envelopes in as a standby too: persisting needs no lease.
+    """
 
     def __init__(
         self,
@@ -199,6 +214,14 @@ class RetryService(TermService):
         #: What was published in this term and is not removed yet: where the work starts over, it must not go again.
         self._published: dict[tuple[str, int], asyncio.Future[None] | None] = {}
         self._published_in = 0
+        #: Takes envelopes in beside the terms, on a store that hosts share.
+        self._taking_in: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Ask for the lease, and take envelopes in as soon as this store allows it."""
+        if self.parts.store.shared:
+            self._taking_in = asyncio.create_task(self._take_in(), name="leveret retry intake")
+        super().start()
 
     async def work(self, grant: Grant) -> None:
         """Take envelopes in, let what is due out, obey acts."""
@@ -213,22 +236,57 @@ class RetryService(TermService):
             horizon=self._horizon,
             published=self._published,
         )
-        intake = Intake(self.parts, self._publisher, scheduled=dispatch.add)
-        self.dispatch, self.intake = dispatch, intake
+        self.dispatch = dispatch
         acts = RetryActs(self.parts, dispatch)
         try:
-            await all_until_one_ends([
-                asyncio.create_task(intake.run()),
-                asyncio.create_task(dispatch.run()),
-                asyncio.create_task(self.act_when_asked(acts.obey, self._acts_every)),
-            ])  # fmt: skip
+            works = [dispatch.run(), self.act_when_asked(acts.obey, self._acts_every)]
+            if self._taking_in is None:
+                works.insert(0, self._intake_for(dispatch.add).run())
+            await all_until_one_ends([asyncio.create_task(work) for work in works])
         finally:
-            self.dispatch = self.intake = None
+            self.dispatch = None
+            if self._taking_in is None:
+                self.intake = None
+
+    def _intake_for(self, scheduled: Callable[[Due], object]) -> Intake:
+        self.intake = Intake(self.parts, self._publisher, scheduled=scheduled)
+        return self.intake
+
+    async def _take_in(self) -> None:
+        """Take envelopes in, whoever holds the lease; a holder elsewhere finds in the store what is written here."""
+        while True:
+            try:
+                await self._intake_for(self._schedule).run()
+            except Exception:  # noqa: BLE001 - a fault of leveret's own, logged with all that is known
+                log.exception("the retry intake failed; it starts over in a second")
+                await self.parts.world.clock.sleep(1.0)
+
+    def _schedule(self, due: Due) -> None:
+        if self.dispatch is not None:
+            self.dispatch.add(due)
+
+    @property
+    def has_to_finish(self) -> bool:
+        """Whether there may be something in hand that a graceful stop brings to its end."""
+        return self._taking_in is not None or super().has_to_finish
 
     async def finish(self) -> None:
         """Store and ack the batch in hand, remove what was republished."""
-        if self.intake is not None and self.dispatch is not None:
-            await asyncio.gather(self.intake.finish(), self.dispatch.finish())
+        finishing = [] if self.intake is None else [self.intake.finish()]
+        if self.dispatch is not None:
+            finishing.append(self.dispatch.finish())
+        await asyncio.gather(*finishing)
+
+    async def _end_work(self) -> None:
+        await super()._end_work()
+        if self._taking_in is not None:
+            self._taking_in.cancel()
+            await asyncio.wait([self._taking_in])
+
+    @property
+    def in_hand(self) -> int:
+        """Envelopes in hand that are not stored and acked yet; of a standby too."""
+        return 0 if self.intake is None else self.intake.in_hand
 
     @property
     def quiet(self) -> bool:
@@ -236,7 +294,7 @@ class RetryService(TermService):
         return (
             self.dispatch is not None
             and self.intake is not None
-            and self.intake.in_hand == 0
+            and self.in_hand == 0
             and self.dispatch.quiet
         )
 

@@ -40,6 +40,9 @@ AT_ONCE = 100
 LONGEST_SLEEP = 60.0
 #: Between tries to give a message back, in seconds; the last one goes on.
 BACKOFF = (*HELD_BACKOFF, 60.0, 120.0, 300.0)
+#: Seconds that a stop waits for what is being given back. A confirm and a removal take milliseconds; what takes longer
+#: waits for a broker or a store that is away.
+GRACE = 5.0
 
 
 class RetryWorker:
@@ -192,7 +195,15 @@ class RetryWorker:
             self._writing.pop(key, None)
 
     async def _stored(self, key: str) -> dict[str, Any] | None:
-        return await self._store.get_document(key) if await self._store.exists(key) else None
+        if not await self._store.exists(key):
+            return None
+        try:
+            return await self._store.get_document(key)
+        except Exception:
+            # Each program's store has an error of its own for what is not there; it may have been removed since.
+            if await self._store.exists(key):
+                raise
+            return None
 
     # ── From start to end ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -251,6 +262,9 @@ class RetryWorker:
         self._running = self._polling = None
         for task in tasks:
             task.cancel()
+        if self._under_way:
+            # What is published and not removed yet would go out once more.
+            await asyncio.wait(list(self._under_way.values()), timeout=GRACE)
         self._drop()
         tasks += self._under_way.values()
         if tasks:
@@ -259,8 +273,12 @@ class RetryWorker:
             await self._keeper.stop()
 
     @property
+    def _holds(self) -> bool:
+        return self._keeper is None or self._keeper.holds
+
+    @property
     def _may_publish(self) -> bool:
-        return not self._closed and (self._keeper is None or self._keeper.holds)
+        return not self._closed and self._holds
 
     def _gained(self, grant: Grant) -> None:
         log.info("%s holds the lease of the retries (term %d)", grant.holder, grant.term)
@@ -421,10 +439,12 @@ class RetryWorker:
     async def _remove(self, key: str, generation: Any) -> None:
         """Remove what was published; it must not go out again while the store is away."""
         tries = 0
-        while self._may_publish:
+        while self._holds:
             try:
-                if not await self._store.delete(key, expected={"generation": generation}):
-                    self._another(key, await self._stored(key))
+                # Not while a later failure is being written: a store may look and remove in two steps.
+                async with self._alone(key):
+                    if not await self._store.delete(key, expected={"generation": generation}):
+                        self._another(key, await self._stored(key))
                 return
             except Exception as error:  # noqa: BLE001 - as above
                 wait = HELD_BACKOFF[min(tries, len(HELD_BACKOFF) - 1)]

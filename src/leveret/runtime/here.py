@@ -61,7 +61,7 @@ def parts_here(
         world=world,
         transport=transport,
         store=store,
-        alarms=wiring.make_alarms(world),
+        alarms=wiring.make_alarms(world, namespace),
         base=Topology(),
         holder=holder_name(world),
     )

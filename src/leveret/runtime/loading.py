@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from leveret.core.errors import AppNotFound
+from leveret.core.topology import Topology
 
 if TYPE_CHECKING:
     from leveret.app import Leveret
@@ -39,9 +40,7 @@ def load_app(target: str, *, command: str = "leveret run") -> Leveret:
             f"Perhaps:  {command} {meant}:{attribute or 'app'}"
         )
     module = _imported(name, target, command)
-    found: object = module
-    for part in attribute.split("."):
-        found = getattr(found, part, None)
+    found = _attribute(module, attribute)
     if isinstance(found, Leveret):
         return found
     apps = [each for each, value in vars(module).items() if isinstance(value, Leveret)]
@@ -57,6 +56,30 @@ def load_app(target: str, *, command: str = "leveret run") -> Leveret:
     else:
         there = f"It holds {', '.join(apps)}. Run one of them, such as  {command} {name}:{apps[0]}"
     raise AppNotFound(f"{command} {target}: module {name} ({_file(module)}) was imported, {what}. {there}")
+
+
+def load_declaration(target: str, *, command: str) -> Leveret | Topology:
+    """As `load_app`, but *target* may also name a `Topology`: what a daemon declares that is no app.
+
+    Raises:
+        AppNotFound, Exception: as `load_app` has it.
+
+    Example:
+        load_declaration("daemon:TOPOLOGY", command="leveret topology show")
+    """
+    name, _, attribute = target.partition(":")
+    if name and attribute and "/" not in name and not name.endswith(".py"):
+        found = _attribute(_imported(name, target, command), attribute)
+        if isinstance(found, Topology):
+            return found
+    return load_app(target, command=command)
+
+
+def _attribute(module: ModuleType, path: str) -> object:
+    found: object = module
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
 
 
 def _imported(name: str, target: str, command: str) -> ModuleType:

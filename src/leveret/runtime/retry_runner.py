@@ -39,6 +39,14 @@ class _Leasing(Protocol):
     def lease(self, name: str) -> Lease: ...
 
 
+@runtime_checkable
+class _Wrapping(Protocol):
+    """A document store that stands before another one, which has the leases."""
+
+    @property
+    def wrapped(self) -> DocumentStoreInterface: ...
+
+
 class RetryWorkerRunner:
     """Runs a retry worker for programs that write the JSON form.
 
@@ -154,6 +162,7 @@ class RetryWorkerRunner:
             retry_store=store,
             republish_publisher=publisher,
             message_key_func=self._key_func,
+            scoping_enabled=self._config.retry_worker.scoping,
             lease=await self._lease(store, world),
             lease_ttl_seconds=self._config.lease.ttl,
             clock=world.clock.now,
@@ -187,27 +196,30 @@ class RetryWorkerRunner:
             world,
             collection_name=f"{self._exchange.name}.{RETRY_WORKER_TYPE}",
             doc_id_field=RetryWorker.REQUIRED_DOC_ID_FIELD,
+            cache=self._config.cache,
         )
         self._undo.append(("the store", store.close))
         return store
 
-    async def _lease(self, store: DocumentStoreInterface, world: World) -> Lease | None:
+    async def _lease(self, store: DocumentStoreInterface, world: World) -> Lease:
         """The right to publish: where the messages wait, if that has leases, else in the store that is configured."""
         name = f"{self._exchange.name}/{RETRY_WORKER_TYPE}"
+        while isinstance(store, _Wrapping):
+            store = store.wrapped
         if isinstance(store, _Leasing):
             await store.open()
             return store.lease(name)
-        if self._config.origin("store") != "default":
-            configured = wiring.make_store(self._config.store, world)
-            self._undo.append(("the store of the lease", configured.close))
-            await configured.open()
-            return configured.lease(name)
-        log.warning(
-            "%s has no leases, and no store is configured for one: start this runner once only, two would publish "
-            "everything twice. To have it kept apart, set store (LEVERET_STORE).",
-            type(store).__name__, extra={"action": "lease"},
-        )  # fmt: skip
-        return None
+        if self._config.origin("store") == "default":
+            log.warning(
+                "%s has no leases, so that this one lies in %s, as no store is named. It keeps two runners apart that "
+                "start in one folder of one host, no others: elsewhere both would publish everything. Name a store "
+                "that all of them reach (LEVERET_STORE).",
+                type(store).__name__, self._config.store, extra={"action": "lease"},
+            )  # fmt: skip
+        configured = wiring.make_store(self._config.store, world)
+        self._undo.append(("the store of the lease", configured.close))
+        await configured.open()
+        return configured.lease(name)
 
     def _own_factory(self, infra: RuntimeInfra) -> ConsumerManagerFactory:
         def factory(consumer: MessageConsumerInterface, /) -> ConsumerManagerInterface:

@@ -14,7 +14,6 @@ from types import CodeType
 from typing import Any
 
 from leveret.core.errors import BrokerError, StoreUnavailable
-from leveret.core.policy import RetryPolicy
 from leveret.core.retry_entry import Filter
 from leveret.dead_letters.keeper import Keeper
 from leveret.pipeline.broker_watch import BrokerWatch
@@ -25,24 +24,19 @@ from leveret.pipeline.long_runs import LongRuns
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import Publisher
 from leveret.pipeline.suspects import LOOK_EVERY, Suspects
+from leveret.pipeline.waiting_watch import WaitingWatch
 from leveret.pipeline.watchdog import Watchdog
 from leveret.pipeline.worker import WorkerSpec, codes_of
 from leveret.ports import Threads
 from leveret.retry.schedule import HORIZON
 from leveret.retry.service import ACTS_EVERY, RetryService
+from leveret.rpc.endpoint import RpcEndpoint, RpcSpec
+from leveret.runtime.plan import WorkerPlan
 
 #: Seconds in which a second signal is the first once more: `timeout` sends one to a process and to its group.
 ONE_SIGNAL = 0.1
 #: Seconds between looks whether everything is idle.
 IDLE_LOOK = 0.02
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerPlan:
-    """A worker as it runs: its declaration with what operators have set, and its policy."""
-
-    spec: WorkerSpec
-    policy: RetryPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +79,7 @@ class Runner:
         publisher: Publisher,
         plans: Sequence[WorkerPlan],
         *,
+        rpcs: Sequence[RpcSpec] = (),
         state: Any,
         retry_worker: bool,
         keeper: bool,
@@ -108,12 +103,20 @@ class Runner:
             for plan in plans
         ]
         self.consumers = [WorkerConsumer(road, parts) for road in roads]
+        self.endpoints = [
+            RpcEndpoint(spec, parts, publisher, threads=self._threads_for(spec), state=state) for spec in rpcs
+        ]
+        self._takers: list[WorkerConsumer | RpcEndpoint] = [*self.consumers, *self.endpoints]
         self.suspects = Suspects(roads, parts, look_every=knobs.suspects_every)
-        self._watches: list[LongRuns | BrokerWatch | Watchdog] = []
+        self._watches: list[LongRuns | BrokerWatch | WaitingWatch | Watchdog] = []
         if knobs.watches:
-            self._watches += [LongRuns(roads, parts.world.clock), BrokerWatch(self.consumers, parts)]
+            self._watches += [
+                LongRuns([*roads, *self.endpoints], parts.world.clock),
+                BrokerWatch(self._takers, parts),
+                WaitingWatch(parts),
+            ]
         if knobs.watchdog:
-            self._watches.append(self._watchdog(roads))
+            self._watches.append(self._watchdog())
         self.retry_service = (
             RetryService(
                 parts,
@@ -128,19 +131,22 @@ class Runner:
         )
         self.keeper = Keeper(parts, ttl=knobs.lease_ttl, acts_every=knobs.acts_every) if keeper else None
 
-    def _threads_for(self, spec: WorkerSpec) -> Threads | None:
+    def _threads_for(self, spec: WorkerSpec | RpcSpec) -> Threads | None:
         if spec.is_async:
             return None
-        threads = self._parts.world.threads(spec.concurrency, f"leveret-{spec.name}")
+        at_once = spec.concurrency if isinstance(spec, WorkerSpec) else spec.prefetch
+        threads = self._parts.world.threads(at_once, f"leveret-{spec.name}")
         self._threads.append(threads)
         return threads
 
-    def _watchdog(self, roads: Sequence[Road]) -> Watchdog:
+    def _watchdog(self) -> Watchdog:
         names: dict[CodeType, str] = {}
-        for road in roads:
-            for code in codes_of(road.spec.handler):
+        specs: list[WorkerSpec | RpcSpec] = [consumer.road.spec for consumer in self.consumers]
+        specs += [endpoint.spec for endpoint in self.endpoints]
+        for spec in specs:
+            for code in codes_of(spec.handler):
                 # One function may serve several workers, and one decorator several functions.
-                names[code] = f"{names[code]} or {road.spec.name}" if code in names else road.spec.name
+                names[code] = f"{names[code]} or {spec.name}" if code in names else spec.name
         return Watchdog(names, threads=self._parts.world.threads(1, "leveret-watchdog"))
 
     async def start(self) -> None:
@@ -148,8 +154,8 @@ class Runner:
         for service in (self.retry_service, self.keeper):
             if service is not None:
                 service.start()
-        for consumer in self.consumers:
-            await consumer.start()
+        for taker in self._takers:
+            await taker.start()
         if self.consumers:
             self.suspects.start()
         for watch in self._watches:
@@ -164,12 +170,12 @@ class Runner:
     @property
     def in_hand(self) -> int:
         """Messages in hand."""
-        return sum(consumer.in_hand for consumer in self.consumers) + self.suspects.in_hand
+        return sum(taker.in_hand for taker in self._takers) + self.suspects.in_hand
 
     @property
     def running(self) -> int:
         """Messages in a handler, or in a step after it."""
-        return sum(consumer.running for consumer in self.consumers) + self.suspects.in_hand
+        return sum(taker.running for taker in self._takers) + self.suspects.in_hand
 
     async def idle(self) -> bool:
         """Whether every queue is empty, nothing runs and nothing waits."""
@@ -179,6 +185,7 @@ class Runner:
         queues = [names.retry_queue, names.dead_letters]
         for consumer in self.consumers:
             queues += [consumer.road.queue, names.suspects(consumer.road.spec.name)]
+        queues += [endpoint.queue for endpoint in self.endpoints]
         for queue in queues:
             state = await self._parts.transport.queue_state(queue)
             if state is not None and state.ready:
@@ -187,7 +194,8 @@ class Runner:
                 return False
         if self.keeper is not None and self.keeper.working and not self.keeper.quiet:
             return False
-        if self.retry_service is not None and self.retry_service.working and not self.retry_service.quiet:
+        retries = self.retry_service
+        if retries is not None and (retries.in_hand or (retries.working and not retries.quiet)):
             return False
         return (
             await self._parts.store.count_entries(Filter(namespace=names.namespace)) == 0 and not self.in_hand
@@ -215,11 +223,11 @@ class Runner:
             # Nobody is to be told that what we stop ourselves is lost.
             await watch.stop()
         await self.suspects.stop()
-        returned = sum(await asyncio.gather(*(consumer.stop() for consumer in self.consumers)))
+        returned = sum(await asyncio.gather(*(taker.stop() for taker in self._takers)))
         running = self.running
         stopping(running)
         dropped = 0
-        finishing = [asyncio.ensure_future(consumer.finish()) for consumer in self.consumers]
+        finishing = [asyncio.ensure_future(taker.finish()) for taker in self._takers]
         finishing.append(asyncio.ensure_future(self.suspects.finish()))
         over = asyncio.Event()
         late: asyncio.Future[Any] = asyncio.ensure_future(over.wait())
@@ -232,7 +240,7 @@ class Runner:
             late.cancel()
             if not everything.done():
                 everything.cancel()
-                dropped = sum([await consumer.drop() for consumer in self.consumers])
+                dropped = sum([await taker.drop() for taker in self._takers])
                 dropped += await self.suspects.drop()
                 with contextlib.suppress(asyncio.CancelledError):
                     await everything
@@ -245,8 +253,8 @@ class Runner:
 
     async def drop(self) -> None:
         """End everything at once, as a kill would: nothing is acked, no lease is released."""
-        for consumer in self.consumers:
-            await consumer.drop()
+        for taker in self._takers:
+            await taker.drop()
         await self.suspects.drop()
         for service in (self.retry_service, self.keeper):
             if service is not None:

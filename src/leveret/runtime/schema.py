@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf, ValidationInfo
 
+from leveret.alarms.template import BODY, TITLE, check_template
 from leveret.core.seconds import fraction, seconds, shown, whole
 from leveret.core.topology import RMQExchangeConfig, check_namespace
 from leveret.core.urls import BrokerUrl, CacheUrl, StoreUrl, parse_broker, parse_cache, parse_store
@@ -20,7 +21,8 @@ Path: TypeAlias = tuple[str, ...]
 MOST_PREFETCH = 65535
 
 _LISTEN = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+):([0-9]{1,5})")
-_NEXT_URL = re.compile(r",\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)")
+#: A comma parts two URLs only where another one begins; a file may have one a line.
+_NEXT_URL = re.compile(r"[,\r\n]\s*(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 
 
 class Given(str):
@@ -88,6 +90,14 @@ def _rate(value: object, info: ValidationInfo) -> float | None:
     return number
 
 
+def _switch(value: object, info: ValidationInfo) -> bool:
+    if isinstance(value, Given) and value.strip().lower() in {"true", "false"}:
+        return value.strip().lower() == "true"
+    if not isinstance(value, bool):
+        raise ValueError(f"{info.field_name}={shown(value)}: expected true or false")
+    return value
+
+
 def _text(value: object, info: ValidationInfo) -> str:
     # The value is not shown: this may be a token.
     if not isinstance(value, str) or not value:
@@ -110,6 +120,13 @@ def _notify_urls(value: Any, info: ValidationInfo) -> tuple[str, ...]:
     if not listed or not all(isinstance(each, str) and "://" in each for each in given):
         raise ValueError(f"{info.field_name}: expected a list of URLs, such as tgram://… or mailto://…")
     return tuple(each.strip() for each in given)
+
+
+def _template(value: object, info: ValidationInfo) -> str:
+    try:
+        return check_template(value)
+    except ValueError as error:
+        raise ValueError(f"{info.field_name}: {error}") from None
 
 
 def _one_of(*choices: str) -> Callable[[object, ValidationInfo], str]:
@@ -147,6 +164,7 @@ _Seconds = Annotated[float, BeforeValidator(_seconds)]
 _SomeSeconds = Annotated[float, BeforeValidator(_some_seconds)]
 _Count = Annotated[int, BeforeValidator(_count)]
 _Text = Annotated[str, BeforeValidator(_text)]
+_Template = Annotated[str, BeforeValidator(_template)]
 _Listen = Annotated[str, BeforeValidator(_listen)]
 _QueueType = Annotated[Literal["classic", "quorum"], BeforeValidator(_one_of("classic", "quorum"))]
 
@@ -198,9 +216,13 @@ class Lease(Table):
 
 
 class RetryWorkerSettings(Table):
-    """`[retry_worker]`: overdue messages a second after a pause; None is no limit, written `"none"`."""
+    """`[retry_worker]`: overdue messages a second after a pause; None is no limit, written `"none"`.
+
+    `scoping` is for `RetryWorkerRunner`: whether scopes of messages stand in the keys of what waits.
+    """
 
     overdue_rate: Annotated[float | None, BeforeValidator(_rate)] = 1000.0
+    scoping: Annotated[bool, BeforeValidator(_switch)] = False
 
 
 class Health(Table):
@@ -210,9 +232,15 @@ class Health(Table):
 
 
 class Notify(Table):
-    """`[notify]`: where alarms go, as Apprise URLs. They are secrets from end to end."""
+    """`[notify]`: where alarms go, as Apprise URLs, and how they read there. The URLs are secrets from end to end."""
 
     urls: Annotated[tuple[str, ...], BeforeValidator(_notify_urls)] = Field(default=(), repr=False)
+    title: _Template = TITLE
+    body: _Template = BODY
+    #: The least that people are told of.
+    severity: Annotated[Literal["WARNING", "CRITICAL"], BeforeValidator(_one_of("WARNING", "CRITICAL"))] = (
+        "WARNING"
+    )
 
 
 class Dashboard(Table):

@@ -27,7 +27,7 @@ CONFIG: Final = "LEVERET_CONFIG"
 _TESTS: Final = "LEVERET_TEST_"
 
 #: May be told by a file, as orchestrators mount secrets.
-_SECRETS: Final = (("broker",), ("store",), ("cache",), ("dashboard", "token"))
+SECRETS: Final = (("broker",), ("store",), ("cache",), ("dashboard", "token"), ("notify", "urls"))
 
 #: A stray variable nearer than this to a real one is a slip of the pen, not somebody else's.
 _SLIP: Final = 2
@@ -127,7 +127,7 @@ def read_environment(environ: Mapping[str, str], findings: Findings) -> Layer:
     known = _variables()
     # Answered with a setting inside the table.
     tables: dict[str, Path] = {
-        _variable((name,)): (name,) for name, below in SHAPE.items() if below is not None
+        variable((name,)): (name,) for name, below in SHAPE.items() if below is not None
     }
     for name in sorted(environ):
         if not name.startswith(PREFIX) or name.startswith(_TESTS) or name == CONFIG:
@@ -141,7 +141,7 @@ def read_environment(environ: Mapping[str, str], findings: Findings) -> Layer:
                 findings.warnings.append(f"{name} is no setting of leveret's, and is ignored")
         elif not value.strip():
             findings.warnings.append(f"{name} is empty, and counts as not given")
-        elif name.endswith("_FILE") and path in _SECRETS:
+        elif name.endswith("_FILE") and path in SECRETS:
             secret = _secret(name, value, findings)
             if path in layer:
                 findings.faults.append(f"{name}: given beside {layer[path].origin}; leave one of them out")
@@ -238,12 +238,16 @@ def _secret(name: str, path: str, findings: Findings) -> str | None:
 
 
 def _variables() -> dict[str, Path]:
-    return {_variable(path): path for path in leaves()} | {
-        f"{_variable(path)}_FILE": path for path in _SECRETS
-    }
+    return {variable(path): path for path in leaves()} | {f"{variable(path)}_FILE": path for path in SECRETS}
 
 
-def _variable(path: Path) -> str:
+def variable(path: Path) -> str:
+    """The variable of the setting at *path*.
+
+    Example:
+        >>> variable(("retry", "first_delay"))
+        'LEVERET_RETRY__FIRST_DELAY'
+    """
     return PREFIX + "__".join(path).upper()
 
 

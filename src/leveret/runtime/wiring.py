@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from leveret.core.errors import MissingExtra, NotSupported
-from leveret.core.urls import BrokerUrl, StoreUrl
-from leveret.ports import Alarms, Store, Transport, World
+from leveret.core.topology import Names
+from leveret.core.urls import BrokerUrl, CacheUrl, StoreUrl
+from leveret.ports import Store, Transport, World
 
 if TYPE_CHECKING:
+    from leveret.alarms.emitter import AlarmEmitter
+    from leveret.alarms.line import Line
+    from leveret.alarms.notify import Notifier
+    from leveret.runtime.schema import Notify
+    from leveret.stores.cached import CachedDocumentStore
     from leveret.stores.documents import MemoryDocumentStore
+    from leveret.stores.mongodb.documents import MongoDBDocumentStore
     from leveret.stores.sqlite.documents import SqliteDocumentStore
 
 
@@ -37,6 +46,8 @@ def make_store(url: StoreUrl, world: World) -> Store:
     """The store of a URL, not opened yet.
 
     Raises:
+        MissingExtra: its driver is not installed.
+        ConfigError: its driver cannot read the URL.
         NotSupported: this release does not speak that protocol.
     """
     if url.kind == "sqlite":
@@ -47,17 +58,28 @@ def make_store(url: StoreUrl, world: World) -> Store:
         from leveret.stores.memory.store import MemoryStore
 
         return MemoryStore(clock=world.clock)
+    if url.kind == "postgresql":
+        from leveret.stores.postgres.store import PostgresStore
+
+        return PostgresStore(url.url)
+    if url.kind == "mongodb":
+        from leveret.stores.mongodb.store import MongoStore
+
+        return MongoStore(url.url)
     raise NotSupported(
-        f"{url}: this release of leveret keeps its messages in sqlite:// or memory://. Nothing was started."
+        f"{url}: this release of leveret keeps its messages in sqlite://, postgresql://, mongodb:// or memory://. "
+        "Nothing was started."
     )
 
 
 def make_document_store(
-    url: StoreUrl, world: World, *, collection_name: str, doc_id_field: str
-) -> MemoryDocumentStore | SqliteDocumentStore:
-    """Documents one at a time, in the store of a URL.
+    url: StoreUrl, world: World, *, collection_name: str, doc_id_field: str, cache: CacheUrl | None = None
+) -> MemoryDocumentStore | SqliteDocumentStore | MongoDBDocumentStore | CachedDocumentStore:
+    """Documents one at a time, in the store of a URL; MongoDB's behind *cache*, where there is one.
 
     Raises:
+        MissingExtra: its driver is not installed.
+        ConfigError: its driver cannot read the URL.
         NotSupported: this release does not speak that protocol.
     """
     if url.kind == "sqlite":
@@ -72,13 +94,78 @@ def make_document_store(
         return MemoryDocumentStore(
             collection_name=collection_name, doc_id_field=doc_id_field, clock=world.clock
         )
+    if url.kind == "mongodb":
+        from leveret.stores.mongodb.documents import MongoDBDocumentStore
+
+        documents = MongoDBDocumentStore.at(
+            url.url, collection_name=collection_name, doc_id_field=doc_id_field
+        )
+        if cache is None:
+            return documents
+        from leveret.stores.cached import CachedDocumentStore
+        from leveret.stores.redis_cache import RedisDictCache
+
+        return CachedDocumentStore(documents, RedisDictCache.at(cache.url))
     raise NotSupported(
-        f"{url}: this release of leveret keeps its documents in sqlite:// or memory://. Nothing was started."
+        f"{url}: this release of leveret keeps its documents in sqlite://, mongodb:// or memory://. "
+        "Nothing was started."
     )
 
 
-def make_alarms(world: World) -> Alarms:
-    """Where alarms go."""
-    from leveret.alarms.log_alarms import LogAlarms
+def make_notifier(notify: Notify) -> Notifier:
+    """Who is told of alarms.
 
-    return LogAlarms(world.clock)
+    Raises:
+        MissingExtra: Apprise is not installed.
+        ConfigError: a URL that Apprise cannot read, told without showing it.
+    """
+    from leveret.alarms.notify import Notifier
+
+    return Notifier(notify.urls, title=notify.title, body=notify.body, least=notify.severity)
+
+
+def make_alarms(
+    world: World,
+    namespace: str,
+    *,
+    broker: BrokerUrl | None = None,
+    transport: Transport | None = None,
+    inside: bool = False,
+    notify: Notify | None = None,
+) -> AlarmEmitter:
+    """Where alarms go, besides the log: the alerts exchange of *namespace*, or people.
+
+    Args:
+        world: clock and threads.
+        namespace: of the exchange.
+        broker: where it is, on a connection that is made with the first alarm, in a thread of its own; None: nowhere.
+        transport: an open one of the running loop, which carries where the broker is memory://: that is reached nowhere
+            else, and as no other process can listen there, people are told as well.
+        inside: carry in a task of the running loop (`AlarmEmitter.start`), as with memory://, and not in a thread.
+        notify: who is told while the broker is not to be reached; None: nobody.
+    """
+    from leveret.alarms.emitter import AlarmEmitter
+
+    borrowed = transport if broker is not None and broker.scheme == "memory" else None
+
+    def line() -> Line:
+        from leveret.alarms.line import Line
+        from leveret.alarms.people import StraightToPeople
+
+        people = None
+        if notify is not None and notify.urls:
+            people = StraightToPeople(partial(make_notifier, notify), world=world)
+        way: Callable[[], Transport] | None = None
+        if borrowed is not None:
+            way = partial(_itself, borrowed)
+        elif broker is not None:
+            way = partial(make_transport, broker, world)
+        return Line(
+            Names(namespace), clock=world.clock, transport=way, borrowed=borrowed is not None, people=people
+        )
+
+    return AlarmEmitter(namespace, world=world, line=line, inside=inside or borrowed is not None)
+
+
+def _itself(transport: Transport) -> Transport:
+    return transport

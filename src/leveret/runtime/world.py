@@ -118,15 +118,23 @@ class DaemonThreads:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(settle, result, failed)
 
+        if self._busy >= len(self._threads) and len(self._threads) < self._size:
+            self._add_thread()
         self._busy += 1
-        if self._busy > len(self._threads) and len(self._threads) < self._size:
-            thread = threading.Thread(
-                target=self._serve, name=f"{self._name}-{len(self._threads) + 1}", daemon=True
-            )
-            self._threads.append(thread)
-            thread.start()
         self._calls.put(work)
         return answer
+
+    def _add_thread(self) -> None:
+        name = f"{self._name}-{len(self._threads) + 1}"
+        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            # The system has none left: those that are there take the call in their turn.
+            if not self._threads:
+                raise
+        else:
+            self._threads.append(thread)
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -146,7 +154,17 @@ def random_uuid() -> str:
         >>> uuid.UUID(random_uuid()).version
         4
     """
-    bits = int.from_bytes(os.urandom(16)) & _NOT_FIXED | _VERSION_4
+    return uuid_text(int.from_bytes(os.urandom(16)))
+
+
+def uuid_text(bits: int) -> str:
+    """A UUIDv4 of 128 random bits as text.
+
+    Example:
+        >>> uuid_text(2**128 - 1)
+        'ffffffff-ffff-4fff-bfff-ffffffffffff'
+    """
+    bits = bits & _NOT_FIXED | _VERSION_4
     digits = f"{bits:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 

@@ -12,12 +12,13 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Self
 
-from leveret.app import Leveret, Stand
+from leveret.app import Leveret
 from leveret.core.dead_letter import DeadLetter
 from leveret.core.errors import LeveretError
 from leveret.core.retry_entry import RetryEntry
 from leveret.core.run import Run
 from leveret.core.topology import Names
+from leveret.runtime.opening import Stand
 from leveret.runtime.runner import Knobs, Runner
 from leveret.runtime.world import DaemonThreads
 from leveret.stores.memory import MemoryData, MemoryStore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable
 
@@ -37,7 +38,11 @@ class ConfirmWindow:
             try:
                 await turn
             finally:
-                if turn.done() and not turn.cancelled():
+                if turn.cancelled():
+                    # Whoever gave up leaves nothing behind: the broker may be away for days.
+                    with contextlib.suppress(ValueError):
+                        self._waiting.remove(turn)
+                elif turn.done():
                     self._let_through -= 1
                 # Whoever came through may publish nothing, or was cancelled: the place is offered again.
                 self._look_again()

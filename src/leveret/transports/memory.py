@@ -13,14 +13,17 @@ from leveret.core.errors import (
     BrokerUnreachable,
     ConfigError,
     NotFound,
+    PublishError,
     PublishRefused,
     PublishTimeout,
 )
 from leveret.core.message import Outgoing
+from leveret.core.properties import Properties
 from leveret.core.topology import Difference, Topology
 from leveret.ports import ConnectionState, Delivery, QueueState, World
 from leveret.transports.confirm_window import ConfirmWindow
 from leveret.transports.memory_broker import MemoryBroker
+from leveret.transports.memory_calls import MemoryCallChannel
 from leveret.transports.memory_connection import Answer, Connection, Consumer, settle
 
 __all__ = ["MemoryBroker", "MemorySubscription", "MemoryTransport"]
@@ -180,6 +183,9 @@ class MemoryTransport:
         self._end()
         self._cut()
 
+    def discard(self) -> None:
+        """Nothing to do: it has no socket."""
+
     def _end(self) -> None:
         self._wanted, self._closed = False, True
         self._topology = Topology()
@@ -324,11 +330,27 @@ class MemoryTransport:
         self._broker.publish(connection, message, answer)
         return answer
 
+    async def renew_publishing(self) -> None:
+        await self._connected()
+
     def _room(self) -> int:
         connection = self._live()
         if connection is None or self._broker.blocked:
             return 0
         return CONFIRM_WINDOW - connection.outstanding
+
+    # ── Calls ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def call_channel(
+        self,
+        *,
+        on_reply: Callable[[bytes, Properties], object],
+        on_return: Callable[[str], object],
+        on_gone: Callable[[PublishError], object],
+    ) -> MemoryCallChannel:
+        return MemoryCallChannel(
+            await self._connected(), on_reply=on_reply, on_return=on_return, on_gone=on_gone
+        )
 
     # ── Consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -16,7 +16,7 @@ from leveret.core.errors import (
     QueueMismatch,
     Unroutable,
 )
-from leveret.core.message import Outgoing
+from leveret.core.message import DIRECT_REPLY, Outgoing
 from leveret.core.topology import Difference, ExchangeType, RMQExchangeConfig, Topology
 from leveret.core.topology import Queue as QueueDeclaration
 from leveret.ports import Clock, QueueState, Timer
@@ -33,6 +33,9 @@ from leveret.transports.queue_mismatch import (
     missing,
     notes_of,
 )
+
+#: What the addresses of call channels begin with.
+_REPLIES: Final = f"{DIRECT_REPLY}."
 
 
 class QueueSnapshot(NamedTuple):
@@ -77,6 +80,7 @@ class MemoryBroker:
         self._queues: Final = self._routing.queues
         self._connections: dict[Connection, None] = {}
         self._connected = 0
+        self._addresses = 0
         #: Called once, each in its loop, when the broker is up again.
         self._awaiting_start: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
         #: Called at each change after which a consumer that was refused may be let in.
@@ -414,6 +418,21 @@ class MemoryBroker:
             connection.answers.append((answer, refusal))
             connection.schedule()
 
+    def listen(
+        self, connection: Connection, replied: Callable[[Outgoing], object], lost: Callable[[], object]
+    ) -> str:
+        """A new address for replies, gone with its connection. Both are called in the client's loop."""
+        with self.lock:
+            self._addresses += 1
+            address = f"{_REPLIES}{self._addresses}"
+            connection.addresses[address] = (replied, lost)
+            return address
+
+    def listen_no_more(self, connection: Connection, address: str) -> None:
+        """Have that address no more."""
+        with self.lock:
+            connection.addresses.pop(address, None)
+
     def consume(
         self,
         connection: Connection,
@@ -488,6 +507,12 @@ class MemoryBroker:
         if self._refusals:
             self._refusals -= 1
             return PublishRefused("the broker did not take the message (basic.nack); it may at a later try")
+        if not message.mandatory and not message.exchange and message.routing_key.startswith(_REPLIES):
+            # As on RabbitMQ, such an address is no queue: what is mandatory comes back even where somebody listens.
+            for each in self._connections:
+                if message.routing_key in each.addresses:
+                    each.reply(message.routing_key, message)
+            return None
         if not takers and message.mandatory:
             return Unroutable(
                 f"{_address(message)} reaches no queue (312 NO_ROUTE), so the message was not accepted. Declare the "

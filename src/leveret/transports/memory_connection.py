@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from leveret.core import headers as h
@@ -219,6 +220,8 @@ class Connection:
         #: In the order they were made, so that what a connection leaves behind goes back in a fixed order.
         self.consumers: dict[Consumer, None] = {}
         self.outbox: list[MemoryDelivery] = []
+        #: Addresses of its call channels, each with who is told of replies, and who when the connection is lost.
+        self.addresses: dict[str, tuple[Callable[[Outgoing], object], Callable[[], object]]] = {}
         #: Names of queues that are gone with it.
         self.temporary: list[str] = []
         #: Publishes with their verdict, told in the loop's next turn.
@@ -253,7 +256,7 @@ class Connection:
             self._scheduled = True
             self.post(self._tell)
 
-    def post(self, call: Callable[[], None]) -> None:
+    def post(self, call: Callable[[], object]) -> None:
         """Make a call in the client's loop, whichever thread this is. Nothing where that loop is closed."""
         here = threading.get_ident() == self._thread
         soon = self.loop.call_soon if here else self.loop.call_soon_threadsafe
@@ -276,8 +279,16 @@ class Connection:
         for consumer in reversed(self.consumers):
             consumer.end()
         self.consumers.clear()
+        addresses, self.addresses = self.addresses, {}
         if not self.loop.is_closed():
+            for _, gone in addresses.values():
+                self.post(gone)
             self.post(lambda: self._lost(unanswered))
+
+    def reply(self, address: str, message: Outgoing) -> None:
+        """Hand a reply to the call channel of that address, in the client's loop."""
+        heard, _ = self.addresses[address]
+        self.post(partial(heard, message))
 
     def cancel_consumers(self, queue: Queue) -> None:
         """The queue is gone: so are its consumers. Called with the broker's lock held."""

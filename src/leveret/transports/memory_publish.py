@@ -44,11 +44,7 @@ def look_at(message: Outgoing, *, user: str, frame_max: int) -> Looked:
             f"{_MOST_BODY}. Publish where the data lies instead",
             code=406,
         )
-    if len(raw) + _HEADER_FRAME + (_TAG_ENTRY if message.mandatory else 0) > frame_max:
-        raise PublishRefused(
-            f"501 FRAME_ERROR - {len(raw)} bytes of properties do not fit a frame of {frame_max}. Carry less in them",
-            code=501,
-        )
+    check_frame(message, frame_max=frame_max)
     # Nearly all messages have none of these, and decoding properties costs more than the rest of a publish.
     if not int.from_bytes(raw[:2]) & (_HAS_EXPIRATION | _HAS_USER_ID) and b"CC" not in raw:
         return Looked(message)
@@ -58,6 +54,20 @@ def look_at(message: Outgoing, *, user: str, frame_max: int) -> Looked:
     if message.properties.header("BCC") is not None:
         message = message._replace(properties=message.properties.edit(drop=("BCC",)))
     return Looked(message, ttl, further)
+
+
+def check_frame(message: Outgoing, *, frame_max: int) -> None:
+    """A publish whose properties, tag included, do not fit a frame never leaves its client.
+
+    Raises:
+        PublishRefused: 501.
+    """
+    size = len(message.properties.raw)
+    if size + _HEADER_FRAME + (_TAG_ENTRY if message.mandatory else 0) > frame_max:
+        raise PublishRefused(
+            f"501 FRAME_ERROR - {size} bytes of properties do not fit a frame of {frame_max}. Carry less in them",
+            code=501,
+        )
 
 
 def _check_user(message: Outgoing, user: str) -> None:

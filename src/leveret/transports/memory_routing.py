@@ -112,11 +112,7 @@ class Routing:
         return self._find(exchange, key) if known is None else known
 
     def _find(self, exchange: str, key: str) -> tuple[Queue, ...]:
-        try:
-            check_short(exchange, "exchange")
-            check_short(key, "routing key")
-        except BadPayload as error:
-            raise PublishRefused(f"502 SYNTAX_ERROR - {error}", code=502) from error
+        check_address(exchange, key)
         if not exchange:
             names = [key]
         elif exchange in self._exchanges:
@@ -128,6 +124,19 @@ class Routing:
         found = tuple(self.queues[name] for name in dict.fromkeys(names) if name in self.queues)
         self._known[exchange, key] = found
         return found
+
+
+def check_address(exchange: str, key: str) -> None:
+    """A name over 255 bytes never leaves its client.
+
+    Raises:
+        PublishRefused: 502.
+    """
+    try:
+        check_short(exchange, "exchange")
+        check_short(key, "routing key")
+    except BadPayload as error:
+        raise PublishRefused(f"502 SYNTAX_ERROR - {error}", code=502) from error
 
 
 def topic_matches(pattern: str, key: str) -> bool:

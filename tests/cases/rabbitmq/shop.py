@@ -14,10 +14,10 @@ from tests.rabbitmq_app import HeardAlarms, Place
 from tests.rabbitmq_scene import RabbitHarness, until
 
 from leveret import Leveret, RetryPolicy
-from leveret.app import Stand
 from leveret.core.retry_entry import RetryEntry
 from leveret.core.urls import parse_broker, parse_store
 from leveret.runtime import wiring
+from leveret.runtime.opening import Stand
 from leveret.runtime.world import system_world
 
 #: Comes back at once, so that tests need not wait.

@@ -10,6 +10,7 @@ import asyncio
 import pytest
 from tests.cases.rabbitmq.shop import Shop
 from tests.rabbitmq_scene import until
+from tests.sync_scene import SyncScene
 
 
 async def cut(shop: Shop) -> None:
@@ -64,3 +65,22 @@ async def test_b01_after_the_outage_each_consumer_is_there_once_and_the_backlog_
         await until(lambda: all(consumer.consuming for consumer in app._open.runner.consumers))
         assert [shop.consumers(queue) for queue in ("charge", "ship")] == [1, 1]
         await shop.until_ready("charge", 0)
+
+
+@pytest.mark.parametrize("outage", [cut, closed_by_an_operator])
+async def test_b01_the_loops_of_threads_are_there_once_after_the_outage_too(shop: Shop, outage):
+    async with SyncScene(shop.broker) as scene:
+        transport = scene.transport(timeout=10)
+        queues = [scene.name("momentum"), scene.name("reversal")]
+        done: set[tuple[str, int]] = set()
+        for queue in queues:
+            scene.loop(
+                transport.consume_events_forever, queue, "price.*",
+                lambda _, event, queue=queue: done.add((queue, event["n"])),
+            )  # fmt: skip
+            await scene.consumed(queue)
+        await outage(shop)
+        await asyncio.to_thread(transport.publish_event, "price.a", {"n": 1})
+        await until(lambda: done == {(queue, 1) for queue in queues})
+        for queue in queues:
+            await scene.consumed(queue)

@@ -8,8 +8,10 @@ import time
 import pytest
 from tests.cases.rabbitmq.shop import Shop
 from tests.rabbitmq_scene import until
+from tests.sync_scene import SyncScene
 
 from leveret.core.errors import PublishTimeout
+from leveret.sync import TransportHealth, TransportUnavailableError
 
 
 async def test_b03_five_publishes_while_the_broker_is_down_each_raise_in_time_and_the_next_one_after_it_works(
@@ -35,3 +37,23 @@ async def test_b03_five_publishes_while_the_broker_is_down_each_raise_in_time_an
             await shop.broker.start()
         assert await app.publish(caught.value.message) == "one"
         assert shop.ready("charge") == 1
+
+
+async def test_b03_a_thread_hears_it_in_time_each_time_too_and_publishes_once_the_broker_is_there(shop: Shop):
+    async with SyncScene(shop.broker) as scene:
+        transport = scene.transport(timeout=0.5)
+        queue = scene.queue("all")
+        await asyncio.to_thread(transport.publish_event, "a.b", {"n": 0})
+        await shop.broker.stop()
+        try:
+            for number in range(1, 6):
+                started = time.monotonic()
+                with pytest.raises(TransportUnavailableError, match=r"(?s)a\.b") as caught:
+                    await asyncio.to_thread(transport.publish_event, "a.b", {"n": number})
+                assert time.monotonic() - started < 2.6
+                assert "guest:guest" not in str(caught.value)
+        finally:
+            await shop.broker.start()
+        await until(lambda: transport.health() is TransportHealth.CONNECTED)
+        await asyncio.to_thread(transport.publish_event, "a.b", {"n": 9})
+        assert {payload["n"] for _, payload in scene.take(queue)} >= {0, 9}

@@ -11,6 +11,7 @@ from tests.cases.rabbitmq.shop import Shop
 
 from leveret import Leveret
 from leveret.core.errors import AccessRefused, ConfigError
+from leveret.sync import RabbitMQTransport, TransportUnavailableError
 
 PASSWORD = "p@s/s#w%:$ é"
 
@@ -53,3 +54,18 @@ def test_d07_unencoded_it_is_told_how_to_write_it_and_not_shown():
     assert "%" in said
     for part in (PASSWORD, "p@s", "s#w", "w%:"):
         assert part not in said
+
+
+async def test_d07_a_sync_transport_gets_in_with_it_too_and_shows_it_nowhere(shop: Shop, login: str, caplog):
+    caplog.set_level(logging.DEBUG)
+    port = shop.broker.proxy.port
+    right = RabbitMQTransport(f"amqp://{login}@127.0.0.1:{port}", namespace=shop.namespace)
+    wrong = RabbitMQTransport(f"amqp://{login}x@127.0.0.1:{port}", namespace=shop.namespace)
+    await asyncio.to_thread(right.declare_topology)
+    with pytest.raises(TransportUnavailableError) as caught:
+        await asyncio.to_thread(wrong.declare_topology)
+    shown = [repr(right), repr(wrong), str(caught.value), repr(caught.value), caplog.text]
+    for transport in (right, wrong):
+        await asyncio.to_thread(transport.close)
+    for secret in (PASSWORD, quote(PASSWORD, safe=""), quote(PASSWORD)):
+        assert not [text for text in shown if secret in text]

@@ -12,10 +12,10 @@ from tests.rabbitmq_app import HeardAlarms, QueueRow
 from tests.rabbitmq_scene import until
 
 from leveret import AccessRefused, HardFailure, QueueMismatch
-from leveret.app import Stand
 from leveret.core.urls import parse_broker
 from leveret.pipeline.batches import IN_USE_TOLD_AFTER
 from leveret.ports import World
+from leveret.runtime.opening import Stand
 from leveret.runtime.world import DaemonThreads, SystemClock, random_uuid
 from leveret.stores.sqlite.store import SqliteStore
 from leveret.transports.rabbitmq.transport import RabbitTransport

@@ -8,7 +8,7 @@ import uuid
 import pytest
 from tests.rabbitmq_scene import late_is_told_on, until
 
-from leveret.core.errors import AccessRefused, BadPayload, ConfigError
+from leveret.core.errors import AccessRefused, BadPayload, BrokerUnreachable, ConfigError
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.ports import QueueState
@@ -239,3 +239,21 @@ async def test_gets_take_one_channel_a_queue_however_many_they_are(rabbitmq, con
     listed = await asyncio.to_thread(rabbitmq.ctl, "list_channels", "--no-table-headers", "number")
     # One to publish, and one to fetch.
     assert len(listed.splitlines()) == 2
+
+
+async def test_a_fetch_that_the_broker_does_not_answer_ends_and_loses_nothing(
+    connect, broker, queue, monkeypatch
+):
+    monkeypatch.setattr("leveret.transports.rabbitmq.transport._ANSWER", 0.3)
+    transport = await connect()
+    await transport.send(Outgoing("", queue, b"one", PLAIN))
+    assert await transport.get(f"{queue}-nobody") is None
+    broker.proxy.hold_back()
+    with pytest.raises(BrokerUnreachable, match="whether there is a message"):
+        await transport.get(queue)
+    broker.proxy.hand_on()
+    # What came late went back with its channel.
+    async with asyncio.timeout(10):
+        while (delivery := await transport.get(queue)) is None:
+            pass
+    assert (delivery.body, delivery.ack()) == (b"one", True)

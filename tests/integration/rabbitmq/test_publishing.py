@@ -7,11 +7,12 @@ import uuid
 
 import pytest
 
-from leveret.core.errors import PublishRefused, Unroutable
+from leveret.core.errors import BrokerUnreachable, PublishRefused, Unroutable
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.testing.transport_contract.scene import code, outcomes
 from leveret.transports.rabbitmq import wire
+from leveret.transports.rabbitmq.errors import Gone
 
 pytestmark = pytest.mark.gentle
 
@@ -200,3 +201,20 @@ async def test_a_thousand_may_await_their_answer_and_no_more(connect, queue):
     async with asyncio.timeout(30):
         await asyncio.gather(*sent)
     assert transport.sendable
+
+
+async def test_a_new_publishing_connection_that_dies_at_once_leaves_the_old_one_in_place(
+    connect, queue, monkeypatch
+):
+    transport = await connect()
+    build = transport._build_publishing
+
+    async def build_and_lose(connection):
+        await build(connection)
+        raise Gone("the connection was lost", whole=True)
+
+    monkeypatch.setattr(transport, "_build_publishing", build_and_lose)
+    with pytest.raises(BrokerUnreachable):
+        await transport.renew_publishing()
+    assert await outcomes(transport, [Outgoing("", queue, b"over the old one", PLAIN)]) == [None]
+    assert await bodies(transport, queue) == [b"over the old one"]

@@ -37,6 +37,8 @@ PROCESS_MARGIN = 0.5
 BROKER_MARGIN = 2.0
 #: Seconds that a scene may take; it takes 5 (and 6 for each restart of the broker) where nobody else is at work.
 PATIENCE = 60.0
+#: Seconds in which a process may still read what a killed broker had sent; none is up again so soon.
+LATE = 1.0
 STATES = ("dead", "claimed", "replayed", "discarded")
 WORKERS, RETRY, KEEPER = ALL_ROLES = ("workers", "retry worker", "keeper")
 #: More than are planned.
@@ -209,7 +211,7 @@ class Scene:
         alive = {shop.alias for shop in self.shops if shop.process and shop.process.returncode is None}
         last = {by: at for at, by, _ in sorted(self._struck)}
         return sum(
-            ended == float("inf") and line["by"] in alive and line["at"] > last.get(line["by"], 0.0)
+            ended == float("inf") and line["by"] in alive and line["at"] > last.get(line["by"], -LATE) + LATE
             for line, ended in self._copies()
         )
 
@@ -255,7 +257,13 @@ class Scene:
                     last = await self._left()
                     seen = 0 if last else seen + 1
         except TimeoutError:
-            logs = "\n".join(f"{path.name}: {path.read_text()[-1500:]}" for path in self.folder.glob("*.log"))
+            for shop in self.shops:
+                if shop.process and shop.process.returncode is None:
+                    shop.process.send_signal(signal.SIGUSR1)
+            await asyncio.sleep(0.5)
+            logs = "\n".join(
+                f"{path.name}: {path.read_text()[-20000:]}" for path in self.folder.glob("*.log")
+            )
             raise AssertionError(f"not done yet: {last}\n{logs}") from None
 
     async def _left(self) -> object:

@@ -25,12 +25,12 @@ from tests.rabbitmq_scene import hurried_world, url_of
 from tests.torture.ledger import Ledger, Planned, decide, planned
 
 from leveret import Context, Leveret, Message, PublishRefused, PublishTimeout, RetryPolicy
-from leveret.app import Stand
 from leveret.core import headers as h
 from leveret.core.message import Outgoing, unwrap
 from leveret.core.properties import Properties
 from leveret.core.topology import QueueType
 from leveret.ports import Delivery, Subscription
+from leveret.runtime.opening import Stand
 from leveret.runtime.world import system_world
 from leveret.stores.sqlite import SqliteStore
 from leveret.transports.rabbitmq.transport import RabbitTransport
@@ -250,12 +250,18 @@ class Shop:
         else:
             await self.app.publish(plan.message)
 
+    def _show(self) -> None:
+        """Where each task stands, into the log: for whoever waits in vain."""
+        for task in asyncio.all_tasks():
+            task.print_stack(limit=6, file=sys.stderr)
+
     # ── A life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def live(self) -> None:
         roles = self.told["roles"]
         if "workers" in roles:
             self.declare()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._show)
         obeying = asyncio.create_task(self._obey())
         publishing: asyncio.Task[None] | None = None
         async with self.app:

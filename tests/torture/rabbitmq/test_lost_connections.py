@@ -13,7 +13,7 @@ from tests.rabbitmq_node import Node
 from tests.rabbitmq_scene import hurried_world, until, url_of
 
 from leveret import Leveret, Message
-from leveret.app import Stand
+from leveret.runtime.opening import Stand
 from leveret.runtime.world import system_world
 from leveret.stores.sqlite import SqliteStore
 from leveret.transports.rabbitmq.transport import RabbitTransport

@@ -103,3 +103,27 @@ def test_a_delivery_limit_that_comes_before_leverets_own_is_told(limit, version,
     for app, differences in ((declared, []), as_it_is_there):
         found = _delivery_limits(app, differences, version)
         assert [each.level for each in found] == ([] if level is None else [level])
+
+
+def test_the_topology_of_a_daemon_that_is_no_app_is_shown_too(leveret, folder):
+    (folder / "a_robot.py").write_text(
+        "from leveret.sync.topology import RpcChannel, instance_topology\n"
+        'TOPOLOGY = instance_topology("robots", "arm-2", [RpcChannel("move", ordered=True)])\n'
+    )
+    ended = leveret("topology", "show", "a_robot:TOPOLOGY", "--json")
+    arguments = {"x-dead-letter-exchange": "robots.events.dlq", "x-single-active-consumer": True}
+    assert ended.code == 0
+    assert {"queue": "robots.arm-2.move.req", "type": "classic", "arguments": arguments} in ended.records
+    assert {
+        "binding": "robots.arm-2.move.req",
+        "exchange": "robots.direct",
+        "key": "arm-2.move",
+    } in ended.records
+    assert "namespace robots (its names)" in leveret("topology", "show", "a_robot:TOPOLOGY").out
+
+
+def test_what_is_neither_an_app_nor_a_topology_is_told_as_before(leveret, folder):
+    (folder / "a_number.py").write_text("TOPOLOGY = 7\n")
+    ended = leveret("topology", "show", "a_number:TOPOLOGY")
+    assert ended.code == 2
+    assert 'its "TOPOLOGY" is no Leveret' in ended.err

@@ -131,6 +131,8 @@ def test_whatever_a_message_holds_it_is_read_or_malformed(message):
 def test_failures_of_one_message_have_one_digest_and_other_messages_another():
     first = parse(an_envelope()).digest
     assert parse(an_envelope(retry={"count": 3}, delivery_count=2)).digest == first
+    # What went straight back to its queue comes again with the queue's name for a key.
+    assert parse(an_envelope(_replay_routing_key="jobs.parser")).digest == first
     assert parse(an_envelope(data_type="table")).digest != first
     assert len(first) == 32
 

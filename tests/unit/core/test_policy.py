@@ -774,6 +774,11 @@ class Unspeakable(Exception):
         raise RuntimeError("no words")
 
 
+class Exits(Exception):
+    def __str__(self):
+        raise SystemExit("no words")
+
+
 class Untextual(Exception):
     def __str__(self):
         return 7  # noqa: PLE0307  that is what is wrong with it
@@ -803,6 +808,7 @@ class Busy(SoftFailure):
         (Gone("410"), "Gone: 410"),
         (SystemExit(1), "SystemExit: 1"),
         (Unspeakable(), "Unspeakable"),
+        (Exits(), "Exits"),
         (Untextual(), "Untextual"),
         (ValueError("two\nlines\r\tand"), r"ValueError: two\nlines\r\tand"),
         (ValueError("a\x00b\x1b[31m\x85\x7f"), r"ValueError: a\x00b\x1b[31m\x85\x7f"),

@@ -122,6 +122,7 @@ def test_every_side_declares_what_neither_can_do_without():
             EVENTS,
             RMQExchangeConfig("shop.events.dlq", "fanout"),
             RMQExchangeConfig("shop.observer", "fanout"),
+            RMQExchangeConfig("shop.alerts"),
         ),
         queues=(Queue("shop.retry"), Queue("shop.events.dlq")),
         bindings=(Binding("shop.events.dlq", "shop.events.dlq"),),

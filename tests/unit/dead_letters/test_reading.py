@@ -51,6 +51,26 @@ def test_what_nobody_waits_for_is_no_rpc_request():
     assert not kept(b"{}", Properties.build(message_id="m", reply_to="answers")).rpc
 
 
+@pytest.mark.parametrize("why", ["rejected", "expired", "maxlen"])
+@pytest.mark.parametrize(
+    ("queue", "is_request"),
+    [
+        ("shop.intent.req", True),
+        ("shop.live-1.intent.req", True),
+        ("shop.charge", False),
+        ("shop.momentum", False),
+        ("other.intent.req", False),
+    ],
+)
+def test_what_the_broker_dead_lettered_from_the_queue_of_a_channel_is_a_request_whoever_sent_it(
+    queue: str, is_request: bool, why: str
+):
+    death = {"queue": queue, "reason": why, "exchange": "", "routing-keys": [queue], "count": 1}
+    plain = Properties.build(message_id="m", reply_to="answers", headers={"x-death": [death]})
+    letter = kept(b"{}", plain)
+    assert (letter.rpc, letter.queue) == (is_request, queue)
+
+
 def test_a_foreign_message_that_is_wrapped_is_kept_as_the_message_itself():
     original = Properties.build(message_id="m", type="order.placed", headers={"wide": "x" * 400})
     letter = kept(*wrap(b"payload", original, {}, frame_max=300))

@@ -75,3 +75,19 @@ async def test_a_queue_that_was_given_more_time_is_told_of_later(app, caplog):
         assert told(caplog) == []
         await t.clock.advance(3 * 60)
         assert "has been running for 100 min. The broker waits 120 min" in told(caplog)[0]
+
+
+async def test_a_request_that_runs_for_long_is_told_of_too(app, caplog):
+    @app.rpc("report")
+    async def report(order: dict) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async with RunningApp(app, knobs=looking) as t:
+        await t.send("shop.report.req", b"{}")
+        await t.clock.advance(24.9 * 60)
+        assert told(caplog) == []
+        await t.clock.advance(3600)
+        [said] = told(caplog)
+        assert said.startswith("report (test_long_runs.py:")
+        assert "consumer_timeout in rabbitmq.conf" in said
+        assert "queue_arguments" not in said

@@ -209,5 +209,4 @@ async def test_one_function_that_serves_two_workers_is_told_under_both_names():
     app.worker(name="charge")(both)
     app.worker(name="refund")(both)
     async with RunningApp(app) as t:
-        watchdog = t.runner._watchdog([consumer.road for consumer in t.runner.consumers])
-        assert watchdog._handlers == {both.__code__: "charge or refund"}
+        assert t.runner._watchdog()._handlers == {both.__code__: "charge or refund"}

@@ -8,10 +8,10 @@ import json
 import pytest
 
 from leveret import Leveret
-from leveret.app import Stand
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.core.topology import Binding, Queue, RMQExchangeConfig, Topology
+from leveret.runtime.opening import Stand
 from leveret.stores.memory import MemoryStore
 from leveret.testing.fake_clock import FakeClock
 from leveret.testing.worlds import fake_world

@@ -19,6 +19,7 @@ def test_every_public_name_is_there():
         "RetryLeaseTerm",
         "MemoryRetryLease",
         "MongoRetryLease",
+        "PostgresRetryLease",
         "SqliteRetryLease",
     }
     for name in leveret.retry.__all__:
@@ -28,8 +29,8 @@ def test_every_public_name_is_there():
 
 
 def test_another_name_is_told_as_python_tells_it():
-    with pytest.raises(AttributeError, match="no attribute 'PostgresRetryLease'"):
-        _ = leveret.retry.PostgresRetryLease
+    with pytest.raises(AttributeError, match="no attribute 'RedisRetryLease'"):
+        _ = leveret.retry.RedisRetryLease
 
 
 def python(code: str) -> str:
@@ -38,7 +39,7 @@ def python(code: str) -> str:
 
 
 def test_a_retry_worker_loads_no_driver_and_no_settings():
-    loaded = "[name for name in ('pymongo', 'pydantic', 'sqlite3', 'pika') if name in sys.modules]"
+    loaded = "[name for name in ('psycopg', 'pymongo', 'pydantic', 'sqlite3', 'pika') if name in sys.modules]"
     assert python(f"import sys; from leveret.retry import RetryWorker; print({loaded})") == "[]"
 
 
@@ -54,3 +55,25 @@ except MissingExtra as error:
     print(error)
 """
     assert "pip install 'leveret[mongodb]'" in python(code)
+
+
+def test_without_psycopg_the_lease_and_the_store_name_the_install_line():
+    code = """
+import sys
+sys.modules["psycopg"] = None
+from leveret import MissingExtra
+from leveret.core.urls import parse_store
+from leveret.runtime.wiring import make_store
+from leveret.runtime.world import system_world
+try:
+    from leveret.retry import PostgresRetryLease
+except MissingExtra as error:
+    print(error)
+try:
+    make_store(parse_store("postgresql://shop:s3cret@db/shop", "here"), system_world())
+except MissingExtra as error:
+    print(error)
+"""
+    said = python(code)
+    assert said.count("pip install 'leveret[postgres]'") == 2
+    assert "s3cret" not in said

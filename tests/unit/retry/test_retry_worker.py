@@ -369,6 +369,53 @@ async def test_one_whose_publish_does_not_end_holds_up_no_other(make, clock):
     await publisher.begun.wait()
     await clock.advance(1)
     assert [message["data"]["doc_id"] for message in publisher.published] == ["b"]
+    publisher.let.set()
+
+
+async def test_a_row_that_goes_while_it_is_looked_up_is_none(make, clock):
+    class Vanishing(MemoryDocumentStore):
+        vanishes = True
+
+        async def exists(self, doc_id):
+            found = await super().exists(doc_id)
+            if found and self.vanishes:
+                self.vanishes = False
+                await self.delete(doc_id)
+            return found
+
+    store = Vanishing(collection_name="retries", doc_id_field="retry_key")
+    worker = make(retry_store=store)
+    await worker(an_envelope(count=1, after=50))
+    await worker(an_envelope(count=2, after=50))
+    assert [row["message"]["retry"]["count"] for row in await rows(store)] == [2]
+
+
+async def test_a_later_failure_is_not_removed_with_the_earlier_one_by_a_store_that_removes_in_two_steps(
+    make, publisher, clock
+):
+    class TwoSteps(MemoryDocumentStore):
+        looked = asyncio.Event()
+        go_on = asyncio.Event()
+
+        async def delete(self, doc_id, *, expected=None):
+            doc = await self.get_document(doc_id)
+            if doc["generation"] != expected["generation"]:
+                return False
+            self.looked.set()
+            await self.go_on.wait()
+            return await super().delete(doc_id)
+
+    store = TwoSteps(collection_name="retries", doc_id_field="retry_key")
+    worker = make(retry_store=store)
+    await worker(an_envelope(count=1, after=1))
+    await clock.advance(1)
+    await store.looked.wait()
+    later = asyncio.create_task(worker(an_envelope(count=2, after=1)))
+    await clock.advance(0)
+    store.go_on.set()
+    await later
+    await clock.advance(1)
+    assert [message["retry"]["count"] for message in publisher.published] == [1, 2]
 
 
 async def test_a_later_failure_waits_until_the_publish_of_an_earlier_one_has_ended(make, store, clock):
@@ -425,6 +472,7 @@ async def test_c05_killed_between_publish_and_removal_it_sends_one_copy_more_and
 
     with monkeypatch.context() as patched:
         patched.setattr(store, "delete", never)
+        patched.setattr("leveret.retry.worker.GRACE", 0.0)
         first = make()
         await first(an_envelope(after=5))
         await clock.advance(5)
@@ -529,6 +577,31 @@ async def test_shutdown_leaves_what_is_stored_and_publishes_no_more(make, store,
     await worker.start()
     await clock.advance(0)
     assert len(publisher.published) == 2
+
+
+async def test_what_is_being_given_back_at_a_shutdown_is_given_back_once(make, store, clock):
+    publisher = HeldPublisher()
+    worker = make(republish_publisher=publisher, lease=MemoryRetryLease(clock=clock))
+    await worker.start()
+    await worker(an_envelope(after=1))
+    await clock.advance(1)
+    await publisher.begun.wait()
+    stopping = asyncio.create_task(worker.shutdown())
+    await clock.advance(0)
+    publisher.let.set()
+    await stopping
+    assert (len(publisher.published), await rows(store)) == (1, [])
+
+
+async def test_a_shutdown_does_not_wait_for_a_publish_that_does_not_end(make, store, clock, monkeypatch):
+    monkeypatch.setattr("leveret.retry.worker.GRACE", 0.01)
+    publisher = HeldPublisher()
+    worker = make(republish_publisher=publisher)
+    await worker(an_envelope(after=1))
+    await clock.advance(1)
+    await publisher.begun.wait()
+    await worker.shutdown()
+    assert (publisher.published, len(await rows(store))) == ([], 1)
 
 
 async def test_a_jump_of_the_wall_clock_neither_hurries_nor_loses_what_is_scheduled(make, publisher, clock):

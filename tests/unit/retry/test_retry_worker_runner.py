@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -180,12 +181,20 @@ async def test_a_store_without_leases_takes_one_in_the_store_that_is_configured(
     assert (tmp_path / "leveret.db").exists()
 
 
-async def test_where_there_is_no_place_for_a_lease_that_is_told(tmp_path, caplog):
+async def test_where_no_store_is_named_the_lease_lies_in_the_default_one_and_how_far_it_goes_is_told(
+    tmp_path, caplog, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     config = load_config(code={"broker": "memory://"}, environ={}, file="/dev/null")
-    runner = an_injected_runner(Recorder(), config, retry_store=Foreign())
-    await runner.setup()
-    await runner.teardown()
-    assert "Foreign has no leases" in caplog.text
+    store, recorders = Foreign(), [Recorder(), Recorder()]
+    await store.insert({"retry_key": "a", "message": {"a": 1}, "fire_at": 0})
+    runners = [an_injected_runner(each, config, retry_store=store) for each in recorders]
+    for runner in runners:
+        await runner.setup()
+    for runner in reversed(runners):
+        await runner.teardown()
+    assert "publish" not in recorders[1].calls
+    assert "Foreign has no leases, so that this one lies in sqlite:///leveret.db" in caplog.text
 
 
 # ── On the memory backend ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -241,9 +250,10 @@ class Running:
         self.scene = scene
         self.runner = runner
 
-    async def __aenter__(self) -> None:
+    async def __aenter__(self) -> Self:
         self.task = asyncio.create_task(self.runner.run())
         await self.scene.clock.advance(0)
+        return self
 
     async def __aexit__(self, *_) -> None:
         self.task.cancel()
@@ -352,7 +362,11 @@ async def test_while_the_store_is_away_the_envelope_stays_in_hand_and_is_stored_
         assert len(await scene.got("jobs.parser")) == 1
 
 
-async def test_c05_dropped_between_stored_and_acked_the_envelope_comes_again_and_is_one_row(scene):
+async def test_c05_dropped_between_stored_and_acked_the_envelope_comes_again_and_is_one_row(
+    scene, monkeypatch
+):
+    monkeypatch.setattr("leveret.retry.exchanges.GRACE", 0.01)
+
     class Slow(MemoryDocumentStore):
         stored = asyncio.Event()
         answers = asyncio.Event()
@@ -373,6 +387,66 @@ async def test_c05_dropped_between_stored_and_acked_the_envelope_comes_again_and
         assert len([row async for row in slow.query({})]) == 1
         await scene.clock.advance(5)
         assert len(await scene.got("jobs.parser")) == 1
+
+
+async def test_a_clean_stop_between_stored_and_acked_leaves_no_copy_even_without_a_document(scene):
+    class Slow(MemoryDocumentStore):
+        stored = asyncio.Event()
+        answers = asyncio.Event()
+
+        async def insert(self, doc, overwrite_existing=False):
+            await super().insert(doc, overwrite_existing)
+            self.stored.set()
+            await self.answers.wait()
+
+    slow = Slow(collection_name="r", doc_id_field="retry_key", clock=scene.clock)
+    failure = a_failure()
+    failure["data"]["data"] = {}
+    async with Running(scene, scene.runner(retry_store=slow)) as running:
+        await scene.publish(failure)
+        await slow.stored.wait()
+        running.task.cancel()
+        await scene.clock.advance(0)
+        slow.answers.set()
+    queue = scene.broker.snapshot()["jobs.retry_worker"]
+    assert (queue.ready, queue.unsettled) == (0, 0)
+    assert len([row async for row in slow.query({})]) == 1
+
+
+async def test_a_row_of_the_plain_old_key_goes_straight_where_its_message_went_straight_before(scene):
+    """Another program's retry worker stored it, beside this one, with the key that it came with: its queue's name."""
+    store = MemoryDocumentStore(collection_name="r", doc_id_field="retry_key", clock=scene.clock)
+    message = a_failure()["data"] | {"_replay_routing_key": "jobs.parser"}
+    await store.insert(
+        {"retry_key": "job:j1:doc:d1:part:0", "message": message, "fire_at": scene.clock.now() + 5}
+    )
+    await scene.queue("jobs.parser", key="fast.page")
+    await scene.queue("jobs.other", key="#")
+    async with Running(scene, scene.runner(retry_store=store)):
+        await scene.clock.advance(5)
+        assert await scene.got("jobs.parser") == [message]
+        assert await scene.got("jobs.other") == []
+
+
+async def test_a_plain_key_that_merely_looks_like_a_queue_goes_through_the_exchange(scene):
+    store = MemoryDocumentStore(collection_name="r", doc_id_field="retry_key", clock=scene.clock)
+    message = a_failure()["data"] | {"_replay_routing_key": "jobs.created"}
+    await store.insert({"retry_key": "job:j1:doc:d1:part:0", "message": message, "fire_at": 0})
+    await scene.queue("elsewhere", key="jobs.created")
+    async with Running(scene, scene.runner(retry_store=store)):
+        assert await scene.got("elsewhere") == [message]
+
+
+async def test_what_went_straight_before_waits_for_its_queue_where_that_is_gone(scene):
+    """Its key is that queue's name by now; on a topic, only this runner's own queue would take it."""
+    failure = a_failure()
+    failure["data"]["_replay_routing_key"] = "jobs.parser"
+    async with Running(scene, scene.runner()):
+        await scene.publish(failure)
+        await scene.clock.advance(60)
+        await scene.queue("jobs.parser", key="fast.page")
+        await scene.clock.advance(60)
+        assert await scene.got("jobs.parser") == [failure["data"]]
 
 
 async def test_messages_bear_priority_type_and_persistence(scene):

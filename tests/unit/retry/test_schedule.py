@@ -241,3 +241,30 @@ def test_where_more_rows_come_than_it_keeps_the_latest_are_left_to_the_store():
     assert schedule.loaded_until < 60.0
     assert schedule.refill_in(0.0) <= schedule.loaded_until
     assert len(schedule._heap) <= 200
+
+
+def test_what_is_written_while_the_store_is_asked_is_not_overlooked():
+    schedule = Schedule(horizon=HORIZON)
+    schedule.refilling()
+    # The store had looked already when these were written.
+    assert not schedule.add(due("a", 2), now=0.0)
+    assert not schedule.add(due("late", HORIZON + 5), now=0.0)
+    schedule.refilled([due("b", 1)], now=0.5, asked_at=0.0, all_of_them=True)
+    assert popped(schedule, 4.0) == ["b", "a"]
+    assert popped(schedule, 100.0) == []
+
+
+def test_of_what_is_written_while_the_store_is_asked_the_later_failure_counts():
+    schedule = Schedule(horizon=HORIZON)
+    schedule.refilling()
+    schedule.add(due("a", 3, failure=2), now=0.0)
+    schedule.refilled([due("a", 1, failure=1)], now=0.5, asked_at=0.0, all_of_them=True)
+    assert schedule.pop_due(2.0, 10) == []
+    assert [(row.key, row.failure) for row in schedule.pop_due(3.0, 10)] == [("a", 2)]
+
+
+def test_a_refill_brings_a_later_failure_of_what_is_in_here():
+    schedule = Schedule(horizon=HORIZON)
+    schedule.refilled([due("a", 2, failure=1)], now=0.0, all_of_them=True)
+    schedule.refilled([due("a", 5, failure=2)], now=1.0, all_of_them=True)
+    assert [(row.key, row.failure) for row in schedule.pop_due(7.0, 10)] == [("a", 2)]

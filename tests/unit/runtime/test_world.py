@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import threading
 import uuid
 
-from leveret.runtime.world import random_uuid
+import pytest
+
+from leveret.runtime.world import DaemonThreads, random_uuid
 
 
 def test_an_id_is_a_uuid_of_version_4_in_its_usual_writing():
@@ -24,3 +27,33 @@ def test_every_free_bit_of_an_id_is_random():
     assert always == 0x4000_8000_0000_0000_0000
     assert ~ever & (2**128 - 1) == 0xB000_4000_0000_0000_0000
     assert len(set(ids)) == 200
+
+
+async def test_a_call_that_gets_no_thread_is_told_so_and_the_next_one_runs(monkeypatch):
+    threads = DaemonThreads(1, "test")
+
+    def none_left(_thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none_left)
+        with pytest.raises(RuntimeError, match="new thread"):
+            await threads.run(lambda: 1)
+    assert await threads.run(lambda: 2) == 2
+    threads.close()
+
+
+async def test_where_no_thread_is_left_those_that_are_there_take_the_call(monkeypatch):
+    threads, go_on = DaemonThreads(2, "test"), threading.Event()
+    first = threads.run(lambda: go_on.wait(10))
+
+    def none_left(_thread):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", none_left)
+        second = threads.run(lambda: 2)
+    go_on.set()
+    assert await first
+    assert await second == 2
+    threads.close()

@@ -79,6 +79,18 @@ async def test_a_frequent_call_walks_no_table_and_sorts_nothing(store, call):
         assert first or not [step for step in steps if "SCAN" in step or "B-TREE" in step], sql
 
 
+@pytest.mark.parametrize("namespace", [None, "shop"])
+async def test_a_message_is_looked_up_by_the_ending_of_its_id_also_where_its_namespace_is_named(
+    store, namespace
+):
+    plans = await plans_of(store, store.entry(namespace, "retry-id-a"))
+    plans |= await plans_of(store, store.letter(namespace, "er-id-a"))
+    lookups = [steps for sql, steps in plans.items() if "substr" in sql]
+    assert len(lookups) == 2
+    for steps in lookups:
+        assert [step for step in steps if "SEARCH" in step and "_ending" not in step] == []
+
+
 async def test_what_is_due_is_read_from_the_index_alone(store):
     (steps,) = (await plans_of(store, store.upcoming("shop", within=5.0, limit=100))).values()
     assert steps == [

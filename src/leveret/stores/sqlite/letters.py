@@ -137,7 +137,8 @@ class SqliteLetters:
         def ask(connection: sqlite3.Connection) -> DeadLetter | None:
             asked = named_by(id, LETTERS)
             if namespace is not None:
-                asked.add("namespace = ?", exact(namespace))
+                # The + keeps SQLite from walking the whole namespace instead of looking the ending up.
+                asked.add("+namespace = ?", exact(namespace))
             found = connection.execute(
                 f"SELECT rowid, id, state FROM dead_letter WHERE {asked.sql}",  # noqa: S608
                 asked.values,

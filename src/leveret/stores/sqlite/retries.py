@@ -320,7 +320,8 @@ class SqliteRetries:
         def ask(connection: sqlite3.Connection) -> RetryEntry | None:
             asked = named_by(id, RETRIES)
             if namespace is not None:
-                asked.add("namespace = ?", exact(namespace))
+                # The + keeps SQLite from walking the whole namespace instead of looking the ending up.
+                asked.add("+namespace = ?", exact(namespace))
             found = connection.execute(
                 f"SELECT rowid, retry_id, key FROM retry WHERE {asked.sql}",  # noqa: S608
                 asked.values,

@@ -11,10 +11,11 @@ import pytest_asyncio
 
 # Before the tests are imported, so that a failing assert shows its values in a user's run as well.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{part}" for part in ("publishing", "receiving", "recovery", "declaring"))
+    *(f"{__name__}.{part}" for part in ("publishing", "receiving", "recovery", "declaring", "calling"))
 )
 
 from leveret.ports import Transport
+from leveret.testing.transport_contract.calling import Calling
 from leveret.testing.transport_contract.declaring import Declaring
 from leveret.testing.transport_contract.publishing import Publishing
 from leveret.testing.transport_contract.receiving import Receiving
@@ -37,7 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-class TransportContract(Publishing, Receiving, Recovery, Declaring):
+class TransportContract(Publishing, Receiving, Recovery, Declaring, Calling):
     """The contract of `leveret.ports.Transport`, as tests.
 
     A subclass gives two fixtures: `broker`, a `BrokerHarness`, and `connect`, which opens a new transport to it at each

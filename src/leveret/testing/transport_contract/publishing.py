@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from leveret.core.errors import PublishError, PublishRefused, PublishTimeout, Unroutable
+from leveret.core.errors import BrokerUnreachable, PublishError, PublishRefused, PublishTimeout, Unroutable
 from leveret.testing.transport_contract.scene import (
     BLOCK,
     LOSE_CONFIRM,
@@ -253,3 +253,25 @@ class Publishing:
             there.add(delivery.body)
             delivery.ack()
         assert there >= {str(number).encode() for number, outcome in enumerate(came_to) if outcome is None}
+
+    async def test_a_new_publishing_connection_takes_over_and_the_old_one_still_answers(
+        self, scene: Scene
+    ) -> None:
+        queue = await scene.queue()
+        transport = await scene.connect()
+        before = [transport.send(message(queue, str(number).encode())) for number in range(50)]
+        async with asyncio.timeout(PATIENCE):
+            await transport.renew_publishing()
+            after = [transport.send(message(queue, str(number).encode())) for number in range(50, 100)]
+            await asyncio.gather(*before, *after)
+        await scene.lies(transport, queue, ready=100)
+        # The new one is kept up like any other.
+        await scene.broker.drop_connections()
+        await transport.ready()
+        await transport.send(message(queue))
+
+    async def test_no_new_publishing_connection_before_it_is_open(self, scene: Scene) -> None:
+        transport = await scene.connect()
+        await transport.close()
+        with pytest.raises(BrokerUnreachable):
+            await transport.renew_publishing()

@@ -82,6 +82,8 @@ class Link:
         self._built: Final = built
         self._lost: Final = lost
         self._keeping: asyncio.Task[None] | None = None
+        #: The wait before the next try, while there is one.
+        self._pause: asyncio.Future[None] | None = None
         self._waiting: list[asyncio.Future[RawConnection]] = []
         #: The connection, once all is built on it.
         self.connection: RawConnection | None = None
@@ -137,7 +139,11 @@ class Link:
         if self._keeping is not None and self.connection is None and self.failed is None:
             arrived: asyncio.Future[RawConnection] = asyncio.get_running_loop().create_future()
             self._waiting.append(arrived)
-            await asyncio.wait((arrived,))
+            try:
+                await asyncio.wait((arrived,))
+            finally:
+                # Whoever was cancelled meanwhile looks at no answer.
+                arrived.cancel()
             if not arrived.cancelled():
                 arrived.exception()
 
@@ -167,8 +173,21 @@ class Link:
         if self.connection is not None:
             self.connection.abort()
 
+    def hurry(self) -> None:
+        """Try again at once, where it waits before its next try: somebody needs it now."""
+        if self._pause is not None:
+            self._pause.cancel()
+
+    def retire(self) -> RawConnection | None:
+        """Keep it up no longer. The connection, which goes on until whoever takes it ends it; None where it is down."""
+        keeping, self._keeping = self._keeping, None
+        if keeping is not None:
+            keeping.cancel()
+        self._turn_away(BrokerUnreachable(f"{self._name} was replaced"))
+        return self.connection
+
     def discard(self) -> None:
-        """Forget what a loop left behind that is closed."""
+        """Forget what a loop left behind that is closed, or that runs in the process this one was forked off."""
         self._keeping = None
         if self.connection is not None:
             self.connection.discard()
@@ -181,7 +200,12 @@ class Link:
 
     async def _again(self) -> RawConnection:
         while True:
-            await self._clock.sleep(self._backoff.next())
+            self._pause = asyncio.ensure_future(self._clock.sleep(self._backoff.next()))
+            try:
+                await asyncio.wait((self._pause,))
+            finally:
+                self._pause.cancel()
+                self._pause = None
             try:
                 connection = await self._made()
             except (BrokerError, ConfigError) as error:

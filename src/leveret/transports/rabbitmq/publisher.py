@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from leveret.core.errors import BadPayload, PublishError, PublishRefused, PublishTimeout, Unroutable
@@ -47,52 +48,23 @@ class PublishChannel(Channel):
         self.sent: dict[int, Sent] = {}
         self._number = 0
         self._tags: Final = tags
-        self._frame_max: Final = connection.frame_max
+        self._framing: Final = Framing(self.number, connection.frame_max)
         self._answered: Final = answered
         self._ended: Final = ended
-        #: The first frame of what goes to the places published to lately.
-        self._methods: dict[tuple[str, str, bool], bytes] = {}
         #: By number, what was returned, with the broker's code and words; its ack follows.
         self._returned: dict[int, str] = {}
 
     def send(self, message: Outgoing, answer: asyncio.Future[None]) -> None:
         """Publish in this turn of the loop; *answer* gets what comes of it."""
         number = self._number + 1
-        properties = message.properties
-        raw = (
-            wire.tagged(properties, f"{self._tags}{number:x}".encode())
-            if message.mandatory
-            else properties.raw
-        )
-        if len(raw) + wire.HEADER_OVERHEAD > self._frame_max:
-            settle(
-                answer,
-                PublishRefused(
-                    f"501 FRAME_ERROR - {len(raw)} bytes of properties do not fit a frame of {self._frame_max}, so the "
-                    "message was not sent. Carry less in them",
-                    code=501,
-                ),
-            )
+        try:
+            frames = self._framing.frames(message, f"{self._tags}{number:x}".encode())
+        except PublishRefused as refusal:
+            settle(answer, refusal)
             return
-        to = (message.exchange, message.routing_key, message.mandatory)
-        method = self._methods.get(to)
-        if method is None:
-            try:
-                method = self._method_to(to)
-            except BadPayload as error:
-                settle(answer, PublishRefused(f"502 SYNTAX_ERROR - {error}. It was not sent", code=502))
-                return
         self._number = number
         self.sent[number] = (answer, message)
-        self.connection.write_soon(wire.content(method, self.number, raw, message.body, self._frame_max))
-
-    def _method_to(self, to: tuple[str, str, bool]) -> bytes:
-        exchange, routing_key, mandatory = to
-        method = wire.publish(self.number, exchange, routing_key, mandatory=mandatory)
-        if len(self._methods) >= _PLACES:
-            self._methods.clear()
-        self._methods[to] = method
-        return method
+        self.connection.write_soon(frames)
 
     def returned(self, code: int, words: str, properties: bytes) -> None:
         tag = wire.tag_of(Properties(properties)) or ""
@@ -185,6 +157,17 @@ class Publisher:
         await channel.open()
         self._channel = channel
 
+    @contextmanager
+    def kept_on_failure(self) -> Iterator[None]:
+        """Publish over what there was before, where the block fails after it has built anew."""
+        before = self._channel
+        try:
+            yield
+        except BaseException:
+            if before is not None and before.gone is None:
+                self._channel = before
+            raise
+
     def channel(
         self, connection: RawConnection, ended: Callable[[PublishChannel, Gone], object]
     ) -> PublishChannel:
@@ -217,6 +200,44 @@ class Publisher:
             for answer, _ in unanswered:
                 settle(answer, unknown(self._display, gone))
         self._answered()
+
+
+class Framing:
+    """Writes publishes for one channel as frames, and remembers the first frame for the places published to lately."""
+
+    def __init__(self, channel: int, frame_max: int) -> None:
+        self._channel: Final = channel
+        self._frame_max: Final = frame_max
+        self._methods: dict[tuple[str, str, bool], bytes] = {}
+
+    def frames(self, message: Outgoing, tag: bytes) -> bytes:
+        """The frames of a publish; a mandatory one bears the tag.
+
+        Raises:
+            PublishRefused: AMQP cannot carry it; it was not sent.
+        """
+        exchange, routing_key, body, properties, mandatory = message
+        raw = wire.tagged(properties, tag) if mandatory else properties.raw
+        if len(raw) + wire.HEADER_OVERHEAD > self._frame_max:
+            raise PublishRefused(
+                f"501 FRAME_ERROR - {len(raw)} bytes of properties do not fit a frame of {self._frame_max}, so the "
+                "message was not sent. Carry less in them",
+                code=501,
+            )
+        method = self._methods.get((exchange, routing_key, mandatory))
+        if method is None:
+            method = self._method_to(exchange, routing_key, mandatory=mandatory)
+        return wire.content(method, self._channel, raw, body, self._frame_max)
+
+    def _method_to(self, exchange: str, routing_key: str, *, mandatory: bool) -> bytes:
+        try:
+            method = wire.publish(self._channel, exchange, routing_key, mandatory=mandatory)
+        except BadPayload as error:
+            raise PublishRefused(f"502 SYNTAX_ERROR - {error}. It was not sent", code=502) from error
+        if len(self._methods) >= _PLACES:
+            self._methods.clear()
+        self._methods[exchange, routing_key, mandatory] = method
+        return method
 
 
 def settle(answer: asyncio.Future[None], refusal: PublishError) -> None:

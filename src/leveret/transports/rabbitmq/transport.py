@@ -1,4 +1,4 @@
-"""The RabbitMQ transport: two connections that are kept up, one to publish, one to consume, declare and ask."""
+"""The RabbitMQ transport: connections that are kept up. One publishes, one consumes, declares and asks, one calls."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from leveret.core.errors import BrokerError, BrokerUnreachable, ConfigError, NotFound, PublishRefused
+from leveret.core.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    ConfigError,
+    NotFound,
+    PublishError,
+    PublishRefused,
+)
 from leveret.core.message import Outgoing
-from leveret.core.properties import check_short
+from leveret.core.properties import Properties, check_short
 from leveret.core.topology import Difference, Topology
 from leveret.core.urls import BrokerUrl
 from leveret.ports import ConnectionState, Delivery, QueueState, World
 from leveret.transports.confirm_window import ConfirmWindow
 from leveret.transports.rabbitmq.address import connect_to
+from leveret.transports.rabbitmq.calls import CallLine, RabbitCallChannel
 from leveret.transports.rabbitmq.connection import RawConnection
 from leveret.transports.rabbitmq.consumer import Consumers, RabbitSubscription
 from leveret.transports.rabbitmq.declare import Calls, declare, inspect, queue_state
 from leveret.transports.rabbitmq.delivery import Fetching
 from leveret.transports.rabbitmq.errors import Gone
 from leveret.transports.rabbitmq.link import Link
-from leveret.transports.rabbitmq.publisher import Publisher, settle
+from leveret.transports.rabbitmq.publisher import PublishChannel, Publisher, settle
 from leveret.transports.rabbitmq.quarantine import Quarantine
 
 R = TypeVar("R")
@@ -36,6 +44,12 @@ _MOST_PREFETCH: Final = 65535
 _FRAME_MAX: Final = 131_072
 #: Seconds that `close` may take; a broker that is blocked reads no goodbye.
 _CLOSE: Final = 5.0
+#: Seconds that the broker has to answer a fetch. A quorum queue without a leader may let it wait for ever.
+_ANSWER: Final = 10.0
+#: Seconds in which publishes on a connection that was replaced may still be answered; whoever sent them has a deadline.
+_DRAIN: Final = 30.0
+#: Seconds between looks whether they are.
+_LOOK: Final = 0.1
 
 
 class RabbitTransport:
@@ -70,8 +84,16 @@ class RabbitTransport:
         self._window = ConfirmWindow(self._room)
         self._calls = Calls()
         self._fetching: dict[str, Fetching] = {}
+        #: Connections that were replaced, while publishes on them may still be answered.
+        self._leaving: dict[asyncio.Task[None], RawConnection] = {}
         self._publishing = self._link("publishes", self._build_publishing, self._publishing_lost)
         self._consuming = self._link("consumes", self._build_consuming, lambda _: self._fetching.clear())
+        self._line = CallLine(
+            # Nothing is built on it: each channel is made when it is asked for, and hears itself when it is lost.
+            self._link("calls", self._build_nothing, bool),
+            process=self._process,
+            display=self.display,
+        )
         self._publisher = Publisher(
             process=self._process,
             display=self.display,
@@ -152,8 +174,7 @@ class RabbitTransport:
             return
         if self._loop is not None and self._loop.is_closed():
             # What was not closed before its loop was died with it.
-            self._publishing.discard()
-            self._consuming.discard()
+            self.discard()
         self._start_afresh()
         self._loop = loop
         self._closed = False
@@ -175,12 +196,12 @@ class RabbitTransport:
             publishing.abort()
         try:
             async with asyncio.timeout(_CLOSE):
-                await asyncio.gather(self._publishing.close(), self._consuming.close())
+                await asyncio.gather(self._publishing.close(), self._consuming.close(), self._line.close())
         except TimeoutError:
             log.warning(
                 "%s did not say goodbye in %.0f s; cut off", self.display, _CLOSE, extra={"action": "close"}
             )
-            for link in (self._publishing, self._consuming):
+            for link in (self._publishing, self._consuming, self._line):
                 await link.cut()
 
     def abort(self) -> None:
@@ -189,9 +210,20 @@ class RabbitTransport:
             self._end()
             self._publishing.abort()
             self._consuming.abort()
+            self._line.abort()
+
+    def discard(self) -> None:
+        for connection in self._leaving.values():
+            connection.discard()
+        self._publishing.discard()
+        self._consuming.discard()
+        self._line.discard()
 
     def _end(self) -> None:
         self._closed = True
+        for leaving, connection in self._leaving.items():
+            leaving.cancel()
+            connection.abort()
         self._consumers.clear()
         self._window.fail(self._not_connected)
         self._quarantine.abort()
@@ -208,6 +240,9 @@ class RabbitTransport:
     async def _build_consuming(self, connection: RawConnection) -> None:
         await self._redeclare(connection)
         await self._consumers.build(connection)
+
+    async def _build_nothing(self, _: RawConnection) -> None:
+        pass
 
     def _publishing_lost(self, _: Gone) -> None:
         # Its channel has told each publish already.
@@ -283,6 +318,40 @@ class RabbitTransport:
             answer.get_loop().call_soon(settle, answer, self._not_connected())
         return answer
 
+    async def renew_publishing(self) -> None:
+        if self._closed or not self._publishing.is_open:
+            raise BrokerUnreachable(
+                f"the connection to {self.display} is not open. Open it first: await transport.open()"
+            )
+        # The new one counts only once queues are declared again where the broker went with them.
+        self._consuming.hurry()
+        link = self._link("publishes", self._build_publishing, self._publishing_lost)
+        with self._publisher.kept_on_failure():
+            await link.open()
+        old, self._publishing = self._publishing, link
+        connection = old.retire()
+        if connection is not None:
+            leaving = asyncio.create_task(self._take_leave(connection), name="leveret replaced connection")
+            self._leaving[leaving] = connection
+            leaving.add_done_callback(lambda task: self._leaving.pop(task, None))
+        self._answered()
+
+    async def _take_leave(self, connection: RawConnection) -> None:
+        """End a connection that was replaced, once what was published there is answered, or will hardly be any more."""
+        clock = self._world.clock
+        until = clock.monotonic() + _DRAIN
+        while (
+            not connection.gone.done()
+            and clock.monotonic() < until
+            and any(isinstance(each, PublishChannel) and each.sent for each in connection.readers.values())
+        ):
+            await clock.sleep(_LOOK)
+        try:
+            async with asyncio.timeout(_CLOSE):
+                await connection.goodbye()
+        except TimeoutError:
+            connection.abort()
+
     def _room(self) -> int:
         connection = self._publishing.connection
         outstanding = self._publisher.outstanding
@@ -292,6 +361,21 @@ class RabbitTransport:
 
     def _answered(self) -> None:
         self._window.opened()
+
+    # ── Calls ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def call_channel(
+        self,
+        *,
+        on_reply: Callable[[bytes, Properties], object],
+        on_return: Callable[[str], object],
+        on_gone: Callable[[PublishError], object],
+    ) -> RabbitCallChannel:
+        if self._closed or not self._publishing.is_open:
+            raise BrokerUnreachable(
+                f"the connection to {self.display} is not open. Open it first: await transport.open()"
+            )
+        return await self._line.channel(on_reply=on_reply, on_return=on_return, on_gone=on_gone)
 
     # ── Consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -320,9 +404,18 @@ class RabbitTransport:
         if channel is None or channel.gone is not None:
             channel = self._fetching[queue] = Fetching(connection, queue)
         try:
-            return await channel.get()
+            async with asyncio.timeout(_ANSWER):
+                return await channel.get()
         except Gone as gone:
             if gone.code != 404:
                 raise
             self._fetching.pop(queue, None)
             return None
+        except TimeoutError:
+            # What comes all the same goes back with the channel.
+            if self._fetching.get(queue) is channel:
+                del self._fetching[queue]
+            channel.close_soon()
+            raise BrokerUnreachable(
+                f"{self.display} did not say in {_ANSWER:g} s whether there is a message in {queue}"
+            ) from None

@@ -1,0 +1,1 @@
+"""Calling and answering: requests that wait for a reply, on ports alone."""

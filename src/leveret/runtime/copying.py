@@ -1,0 +1,360 @@
+"""From one store to another: what waits, what is dead, and what people have asked for (`leveret store copy`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+from leveret.core.dead_letter import DeadLetter, LetterState, Replay
+from leveret.core.errors import LeaseLost, StoreError, StoreRefused
+from leveret.core.retry_entry import Filter, RetryEntry
+from leveret.dead_letters import replay
+from leveret.ports import Acknowledged, Act, Store, World
+from leveret.retry import acts
+from leveret.retry.lease import LeaseKeeper
+from leveret.runtime.world import holder_name
+
+Row = TypeVar("Row", RetryEntry, DeadLetter)
+
+STATES: Final[tuple[LetterState, ...]] = ("dead", "claimed", "replayed", "discarded")
+
+#: Rows that are read and written at once; fewer where they are large.
+ROWS = 200
+#: Bytes of bodies in memory at once; a single larger one travels alone.
+BYTES = 8 * 1024 * 1024
+
+#: An act that nobody does: it lies in the target with the terms that the leases had during the last copy, so that who
+#: copies once more is told whether somebody was at work meanwhile.
+MARK: Final = "store.copy"
+
+_LEASES: Final = ("retry", "keeper")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What became of one kind of rows.
+
+    Attributes:
+        copied: written into the target by this copy.
+        there: in the target already; left as they were.
+        refused: a sentence for each that the target does not take.
+        source: how many the source holds afterwards.
+        target: likewise the target.
+    """
+
+    copied: int
+    there: int
+    refused: tuple[str, ...]
+    source: int
+    target: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether every row of the source is in the target."""
+        return self.copied + self.there == self.source <= self.target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """What became of one namespace.
+
+    Attributes:
+        retries: what waits, in all its states.
+        letters: what is dead, in all its states.
+        acts: how many acts came along that people have asked for and nobody has done.
+        claimed: letters that a replay had taken and not reported: they lie as dead in the target, noted `maybe twice`.
+    """
+
+    namespace: str
+    retries: Tally
+    letters: Tally
+    acts: int
+    claimed: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it is in the target."""
+        return self.retries.whole and self.letters.whole
+
+
+class StoreCopy:
+    """Copies what waits and what is dead from one open store to another; the source stays as it is.
+
+    Bodies and properties stay byte for byte. What is left of a delay is kept, by the clock of each store. It can be
+    stopped at any point and done again: what is there already is left as it is. How often a flagged delivery of an
+    ordered queue was started is not copied, and counted anew.
+
+    Args:
+        source: is read.
+        target: is written.
+        world: of this process.
+        ttl: seconds that a lease lasts unrenewed.
+
+    Example:
+        copy = StoreCopy(source, target, world=world, ttl=30.0)
+        async with copy.holding(["shop"]):
+            copied = await copy.run("shop")
+    """
+
+    def __init__(self, source: Store, target: Store, *, world: World, ttl: float) -> None:
+        self._source = source
+        self._target = target
+        self._stores: Mapping[str, Store] = {"source": source, "target": target}
+        self._world = world
+        self._ttl = ttl
+        #: By namespace, while they are held.
+        self._keepers: dict[str, list[LeaseKeeper]] = {}
+
+    async def at_work_since(self, namespace: str) -> list[str]:
+        """Where somebody has been at work on the namespace since it was last copied into the target, in words.
+
+        What a target has processed meanwhile, another copy would bring back.
+        """
+        marks = await self._target.asked(namespace, [MARK])
+        if not marks:
+            return []
+        known, now = marks[-1].arguments, await self._terms(namespace)
+        return [
+            f"{self._stores[side].display}: somebody held the {lease} lease of {namespace}"
+            for side in self._stores
+            for lease in _LEASES
+            if now[side][lease] != known[side][lease]
+        ]
+
+    async def in_the_way(self, namespace: str) -> list[str]:
+        """Who holds a lease of the namespace on either side, a sentence for each."""
+        found = []
+        for store in self._stores.values():
+            leases = await store.leases(namespace)
+            for lease in _LEASES:
+                state = leases.get(f"{namespace}/{lease}")
+                if state is not None and state.left > 0:
+                    found.append(_held(store, namespace, lease, state.holder, state.left))
+        return found
+
+    @contextlib.asynccontextmanager
+    async def holding(self, namespaces: Sequence[str]) -> AsyncIterator[None]:
+        """Hold the leases of these namespaces on both sides within the block, so that nobody publishes meanwhile.
+
+        Raises:
+            StoreError: somebody else holds one of them.
+        """
+        async with contextlib.AsyncExitStack() as held:
+            for namespace in namespaces:
+                self._keepers[namespace] = [
+                    await held.enter_async_context(self._lease(store, namespace, lease))
+                    for store in self._stores.values()
+                    for lease in _LEASES
+                ]
+            try:
+                yield
+            finally:
+                self._keepers.clear()
+
+    async def run(self, namespace: str, *, told: Callable[[int], object] = lambda _: None) -> Copied:
+        """Copy one namespace whose leases are held.
+
+        Args:
+            namespace: which.
+            told: called with how many more rows were dealt with, again and again.
+
+        Raises:
+            LeaseLost: a lease is no longer held; what was written by then stays.
+            StoreError: a store failed; likewise.
+        """
+        self._check(namespace)
+        await self._mark(namespace)
+        waiting, dead = _Count(told), _Count(told)
+        async for entries in self._entries(namespace):
+            self._check(namespace)
+            await waiting.put(entries, self._put)
+        claimed = 0
+        async for letters in self._letters(namespace):
+            self._check(namespace)
+            claimed += sum(letter.state == "claimed" for letter in letters)
+            await dead.put([self._at_rest(letter) for letter in letters], self._target.keep)
+        asked = await self._source.asked(namespace, [*acts.VERBS, *replay.VERBS])
+        for act in asked:
+            await self._target.ask(act)
+        wanted = Filter(namespace=namespace)
+        return Copied(
+            namespace=namespace,
+            retries=waiting.tally(
+                await self._source.count_entries(wanted), await self._target.count_entries(wanted)
+            ),
+            letters=dead.tally(
+                await self._source.count_letters(wanted, states=STATES),
+                await self._target.count_letters(wanted, states=STATES),
+            ),
+            acts=len(asked),
+            claimed=claimed,
+        )
+
+    # ── What waits ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _entries(self, namespace: str) -> AsyncIterator[list[RetryEntry]]:
+        """All that waits, whole, in portions; `wait` is the moment at which each is due, by our monotonic clock."""
+        clock, after = self._world.clock, None
+        while True:
+            page, after = await self._source.entries(Filter(namespace=namespace), limit=ROWS, after=after)
+            for portion in _portions(page):
+                found = await self._whole(namespace, portion)
+                now = clock.monotonic()
+                yield [replace(each, wait=now + each.due_in) for each in found]
+            if after is None:
+                return
+
+    async def _whole(self, namespace: str, rows: Sequence[RetryEntry]) -> list[RetryEntry]:
+        free = [(row.key, row.failure) for row in rows if row.state != "held"]
+        found = await self._source.take(namespace, free) if free else []
+        for row in rows:
+            # Held rows are never handed out to be published, so that each is looked up by its id.
+            if row.state == "held":
+                entry = await self._source.entry(namespace, row.retry_id)
+                if entry is not None and entry.key == row.key:
+                    found.append(entry)
+        return found
+
+    async def _put(self, entries: Sequence[RetryEntry]) -> int:
+        now = self._world.clock.monotonic()
+        waiting = [replace(each, wait=(each.wait or 0.0) - now) for each in entries]
+        return sum(placed.written for placed in await self._target.put(waiting))
+
+    # ── What is dead ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _letters(self, namespace: str) -> AsyncIterator[list[DeadLetter]]:
+        """All that is dead, whole, in portions."""
+        after = None
+        while True:
+            page, after = await self._source.letters(
+                Filter(namespace=namespace), limit=ROWS, after=after, states=STATES
+            )
+            for portion in _portions(page):
+                found = await asyncio.gather(*(self._source.letter(namespace, row.id) for row in portion))
+                yield [letter for letter in found if letter is not None]
+            if after is None:
+                return
+
+    def _at_rest(self, letter: DeadLetter) -> DeadLetter:
+        """The letter as it may lie in a store that knows nothing of a replay which has claimed it."""
+        if letter.state != "claimed":
+            return letter
+        # It may be out already: the replay was killed, and nobody has reported.
+        unknown = Replay(
+            at=self._world.clock.now(), replay_id="", to=replay.place(letter), outcome="maybe twice"
+        )
+        return replace(letter, state="dead", replays=(*letter.replays, unknown))
+
+    # ── Leases ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextlib.asynccontextmanager
+    async def _lease(self, store: Store, namespace: str, lease: str) -> AsyncIterator[LeaseKeeper]:
+        keeper = LeaseKeeper(
+            store.lease(f"{namespace}/{lease}"),
+            holder=holder_name(self._world),
+            ttl=self._ttl,
+            clock=self._world.clock,
+            gained=lambda _: None,
+            lost=lambda _: None,
+        )
+        await keeper.run_once()
+        if not keeper.holds:
+            other = await keeper.standing()
+            raise StoreError(_held(store, namespace, lease, other.holder, other.left))
+        keeper.start()
+        try:
+            yield keeper
+        finally:
+            await keeper.stop()
+
+    def _check(self, namespace: str) -> None:
+        keepers = self._keepers.get(namespace, [])
+        if not keepers or not all(keeper.holds for keeper in keepers):
+            raise LeaseLost(
+                f"a lease of {namespace} is no longer held, so that others may be at work. What was copied stays; run "
+                "it again to go on"
+            )
+
+    async def _terms(self, namespace: str) -> dict[str, dict[str, int]]:
+        terms = {}
+        for side, store in self._stores.items():
+            leases = await store.leases(namespace)
+            states = {lease: leases.get(f"{namespace}/{lease}") for lease in _LEASES}
+            terms[side] = {lease: 0 if state is None else state.term for lease, state in states.items()}
+        return terms
+
+    async def _mark(self, namespace: str) -> None:
+        before = await self._target.asked(namespace, [MARK])
+        await self._target.ask(
+            Act(
+                id=self._world.new_id(),
+                namespace=namespace,
+                verb=MARK,
+                arguments=await self._terms(namespace),
+                asked_at=self._world.clock.now(),
+            )
+        )
+        done = Acknowledged(by="leveret store copy", asked=0, done=0, notes=(), finished=True)
+        for act in before:
+            await self._target.report(act.id, done)
+
+
+@dataclass(slots=True)
+class _Count:
+    """Writes rows of one kind, and counts."""
+
+    told: Callable[[int], object]
+    found: int = 0
+    written: int = 0
+    refused: list[str] = field(default_factory=list)
+
+    async def put(self, rows: Sequence[Row], write: Callable[[Sequence[Row]], Awaitable[int]]) -> None:
+        """Write rows; those that the target refuses are found by halves, and the others are written."""
+        try:
+            self.written += await write(rows) if rows else 0
+        except StoreRefused as error:
+            if len(rows) > 1:
+                half = len(rows) // 2
+                await self.put(rows[:half], write)
+                await self.put(rows[half:], write)
+                return
+            self.refused.append(f"{_name(rows[0])}: {error}")
+        self.found += len(rows)
+        self.told(len(rows))
+
+    def tally(self, source: int, target: int) -> Tally:
+        """The counts, with what both sides hold now."""
+        return Tally(
+            copied=self.written,
+            there=self.found - self.written - len(self.refused),
+            refused=tuple(self.refused),
+            source=source,
+            target=target,
+        )
+
+
+def _name(row: RetryEntry | DeadLetter) -> str:
+    return f"retry {row.key}" if isinstance(row, RetryEntry) else f"dead letter {row.id}"
+
+
+def _portions(page: Sequence[Row]) -> Iterator[list[Row]]:
+    portion: list[Row] = []
+    total = 0
+    for row in page:
+        if portion and total + row.size > BYTES:
+            yield portion
+            portion, total = [], 0
+        portion.append(row)
+        total += row.size
+    if portion:
+        yield portion
+
+
+def _held(store: Store, namespace: str, lease: str, holder: str, left: float) -> str:
+    return (
+        f"{holder or 'somebody'} holds the {lease} lease of {namespace} in {store.display} ({left:.0f} s left). Stop "
+        "it first: what it does meanwhile would be copied as not done. Where it was killed, wait until its time is over"
+    )

@@ -1,0 +1,409 @@
+"""The MongoDB store beyond the contract: what lies there, who may act, what is told. On FerretDB, or on MongoDB."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import time
+
+import pytest
+import pytest_asyncio
+from bson import Binary
+from bson.datetime_ms import DatetimeMS
+from pymongo import MongoClient, ReadPreference
+from pymongo.errors import DuplicateKeyError
+
+from leveret.core.errors import ConfigError, LeaseLost, NotFound, StoreRefused, StoreUnavailable
+from leveret.core.retry_entry import Filter
+from leveret.core.urls import parse_store
+from leveret.ports import Acknowledged, Act
+from leveret.runtime.wiring import make_store
+from leveret.runtime.world import system_world
+from leveret.stores.mongodb import MongoStore
+from leveret.stores.mongodb.server import MongoServer
+from leveret.testing.store_contract import a_letter, an_entry
+
+ROW = ("shop.charge/one", 3)
+
+
+@pytest_asyncio.fixture
+async def opened(mongodb_url):
+    """Opens stores on one database, and closes them in the end."""
+    stores = []
+
+    async def opened() -> MongoStore:
+        store = MongoStore(mongodb_url)
+        stores.append(store)
+        await store.open()
+        return store
+
+    yield opened
+    for store in stores:
+        await store.close()
+
+
+@pytest.fixture
+def lying(mongodb_url):
+    """The database itself."""
+    with MongoClient(mongodb_url) as client:
+        yield client.get_default_database()
+
+
+# ── There, or not ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_who_only_reads_never_creates_a_store(mongodb_url, lying):
+    store = MongoStore(mongodb_url)
+    with pytest.raises(NotFound, match="there is no store at mongodb://"):
+        await store.open(create=False)
+    assert lying.list_collection_names() == []
+    with pytest.raises(StoreUnavailable, match="not open"):
+        await store.namespaces()
+
+
+async def test_a_store_of_a_newer_leveret_is_refused_and_left_as_it_is(mongodb_url, opened, lying):
+    await opened()
+    lying["leveret_meta"].update_one({"_id": "schema"}, {"$set": {"version": 99}})
+    with pytest.raises(StoreRefused, match=r"schema 99.*Upgrade leveret"):
+        await opened()
+    assert lying["leveret_meta"].find_one({"_id": "schema"})["version"] == 99
+
+
+async def test_two_who_create_a_store_at_once_both_find_it(mongodb_url):
+    stores = [MongoStore(mongodb_url) for _ in range(3)]
+    await asyncio.gather(*(store.open() for store in stores))
+    assert [(await store.check())["schema"] for store in stores] == [1, 1, 1]
+    for store in stores:
+        await store.close()
+
+
+async def test_a_mistyped_option_is_told_without_the_password():
+    with pytest.raises(ConfigError, match=r"mongodb://shop:\*\*\*@localhost") as told:
+        await MongoStore("mongodb://shop:s3cret@localhost/shop?retryWritez=true").open()
+    assert "s3cret" not in str(told.value)
+
+
+async def test_a_server_that_is_not_there_is_told_soon_and_without_the_password(cut_off):
+    store = MongoStore("mongodb://shop:s3cret@127.0.0.1:1/shop?serverSelectionTimeoutMS=200")
+    with pytest.raises(StoreUnavailable, match=r"shop:\*\*\*@127.0.0.1:1.*nobody answers") as told:
+        await store.open()
+    assert "s3cret" not in str(told.value)
+    assert "s3cret" not in repr(store)
+
+
+async def test_a_url_of_mongodb_is_this_store():
+    store = make_store(parse_store("mongodb://a,b/shop?replicaSet=rs0", "--store"), system_world())
+    assert isinstance(store, MongoStore)
+    assert (store.shared, store.lasting) == (True, True)
+    assert store.display == "mongodb://a,b/shop?replicaSet=rs0"
+
+
+def test_without_pymongo_the_way_to_get_it_is_told():
+    code = "import sys; sys.modules['pymongo'] = None\nimport leveret.stores.mongodb"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "pip install 'leveret[mongodb]'" in done.stderr
+
+
+def test_leveret_store_check_and_migrate_work_on_it_and_create_nothing(mongodb_url):
+    def leveret(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "leveret.cli", "store", *words, "--store", mongodb_url]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    missing = leveret("check")
+    assert (missing.returncode, "there is no store" in missing.stderr) == (4, True)
+
+    async def create() -> None:
+        store = MongoStore(mongodb_url)
+        await store.open()
+        await store.put([an_entry()])
+        await store.close()
+
+    asyncio.run(create())
+    for words in ("check", "migrate"):
+        done = leveret(words)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"{mongodb_url}: schema 1, up to date; 1 waiting, 0 dead, integrity ok" in done.stdout.replace(
+            "\n", " "
+        )
+
+
+# ── What lies there ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_d09_what_the_server_judges_lies_as_dates(opened, lying):
+    store = await opened()
+    await store.put([an_entry()])
+    await store.lease("shop/retry").acquire_or_renew("me", 0.0, 30.0)
+    await store.ask(Act(id="a", namespace="shop", verb="retries.now", arguments={}, asked_at=1.0))
+    await store.report("a", Acknowledged("me", 1, 1, (), finished=True))
+    assert lying["leveret_retry"].count_documents({"due_at": {"$type": 9}, "try_at": {"$type": 9}}) == 1
+    assert lying["leveret_lease"].count_documents({"expires_at": {"$type": 9}}) == 1
+    assert lying["leveret_act"].count_documents({"finished_at": {"$type": 9}}) == 1
+
+
+async def test_d09_reports_older_than_a_day_are_deleted(opened, lying):
+    store = await opened()
+    act = Act(id="a", namespace="shop", verb="retries.now", arguments={}, asked_at=1.0)
+    await store.ask(act)
+    await store.report("a", Acknowledged("me", 1, 1, (), finished=True))
+    a_day_ago = DatetimeMS(int((time.time() - 86_401) * 1000))
+    lying["leveret_act"].update_one({"_id": "a"}, {"$set": {"finished_at": a_day_ago}})
+    await store.ask(Act(id="b", namespace="shop", verb="retries.now", arguments={}, asked_at=1.0))
+    assert [doc["_id"] for doc in lying["leveret_act"].find()] == ["b"]
+
+
+async def test_b19_time_is_the_servers_and_no_clock_of_a_client_counts(opened, mongodb):
+    store = await opened()
+    with MongoClient(mongodb) as client:
+        theirs = client.admin.command("hello")["localTime"].timestamp()
+    assert abs(await store.server.now() / 1000 - theirs) < 86_400
+    before = await store.server.now()
+    await store.put([an_entry(wait=5.0)])
+    ((entry,), _) = await store.entries(Filter(), limit=1)
+    assert before + 5000 <= entry.due_at * 1000 <= await store.server.now() + 5000
+
+
+async def test_a_due_time_that_no_date_can_say_is_refused(opened):
+    store = await opened()
+    with pytest.raises(StoreRefused, match="no date before the year 10000"):
+        await store.put([an_entry(wait=1e15)])
+    assert await store.count_entries(Filter()) == 0
+
+
+def large(size: int) -> bytes:
+    """Bytes that no text holds, with a NUL and a lone surrogate."""
+    return (b"\x00\xff" + "\ud800".encode("utf-8", "surrogatepass")) * (size // 5)
+
+
+async def test_a15_a_body_as_large_as_a_document_waits_in_pieces(opened, lying):
+    body = large(15_900_000)
+    store = await opened()
+    await store.put([an_entry(body=body)])
+    assert lying["leveret_piece"].count_documents({}) == 2
+    (taken,) = await store.take("shop", [ROW])
+    same = taken.body == body
+    assert (same, taken.size) == (True, len(body))
+    assert await store.remove("shop", [ROW]) == 1
+    assert lying["leveret_piece"].count_documents({}) == 0
+
+
+async def test_a15_the_pieces_of_a_larger_body_go_with_what_they_belong_to(opened, lying):
+    body = large(17_000_000)
+    store = await opened()
+    await store.put([an_entry(body=body)])
+    await store.put([an_entry(body=b"small", failure=4)])
+    assert lying["leveret_piece"].count_documents({}) == 0
+    assert await store.bury([("shop.charge/one", 4)], [a_letter(body=body)]) == [True]
+    letter = await store.letter(None, "letter-id-one")
+    assert letter is not None
+    same = letter.body == body
+    assert same
+    assert (await store.check())["integrity"] == "ok"
+    await store.edit("shop", "letter-id-one", b"mended")
+    # The old body lies in a letter of its own.
+    assert lying["leveret_piece"].count_documents({}) == 3
+
+
+async def test_a_body_that_has_lost_a_piece_is_told(opened, lying):
+    store = await opened()
+    await store.put([an_entry(body=b"x" * 8_000_001)])
+    lying["leveret_piece"].delete_one({})
+    with pytest.raises(StoreUnavailable, match="has lost piece"):
+        await store.take("shop", [ROW])
+    assert "shop/shop.charge/one has lost a piece" in (await store.check())["integrity"]
+
+
+@pytest.mark.parametrize("name", ["a.b", "$x", "", "a/b", "a\\b", "\\0"])
+async def test_names_that_mean_something_to_mongodb_are_only_names(opened, name):
+    store = await opened()
+    await store.put([an_entry(key=name, queue=name, message_id=name, worker=name)])
+    await store.put([an_entry(key=name, queue=name, message_id=name, worker=name, failure=4)])
+    ((entry,), _) = await store.entries(Filter(worker=name), limit=9)
+    assert (entry.key, entry.queue, entry.message_id, entry.failure) == (name, name, name, 4)
+    assert await store.remove("shop", [(name, 4)]) == 1
+
+
+async def test_properties_are_bytes_whatever_their_headers_are_called(opened, lying):
+    store = await opened()
+    raw = b"\x20\x00\x00\x00\x00\x10\x03a.bI\x00\x00\x00\x01\x02$xt\x01\x00t\x00"
+    await store.put([an_entry(properties=raw)])
+    (taken,) = await store.take("shop", [ROW])
+    assert taken.properties == raw
+    assert isinstance(lying["leveret_retry"].find_one()["properties"], (bytes, Binary))
+
+
+# ── Who may act ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def a_term(store, holder):
+    lease = store.lease("shop/retry")
+    assert await lease.acquire_or_renew(holder, 0.0, 30.0)
+    return await lease.grant(holder)
+
+
+@pytest.fixture
+def by_condition(monkeypatch):
+    """Servers that change a document by condition in one step, and have no transactions: a MongoDB alone."""
+    from leveret.stores.mongodb import lease, server
+
+    monkeypatch.setattr(lease, "is_ferretdb", lambda about: False)
+    monkeypatch.setattr(server, "is_ferretdb", lambda about: False)
+
+
+async def test_what_the_next_holder_has_taken_its_last_one_cannot_remove_any_more(by_condition, opened):
+    mine, theirs = await opened(), await opened()
+    mine.server.transactions = theirs.server.transactions = False
+    await mine.put([an_entry(wait=0.0)])
+    grant = await a_term(mine, "mine")
+    assert len(await mine.take("shop", [ROW], grant=grant)) == 1
+    found = mine.server.found
+
+    async def found_and_then_superseded(*asked):
+        # The lease was checked, and then this process stood still for longer than it lasts.
+        docs = await found(*asked)
+        mine.server.found = found
+        await mine.lease("shop/retry").release("mine")
+        assert len(await theirs.take("shop", [ROW], grant=await a_term(theirs, "theirs"))) == 1
+        return docs
+
+    mine.server.found = found_and_then_superseded
+    assert await mine.remove("shop", [ROW], grant=grant) == 0
+    assert await mine.count_entries(Filter()) == 1
+    with pytest.raises(LeaseLost):
+        await mine.remove("shop", [ROW], grant=grant)
+
+
+async def test_rows_that_bear_a_term_of_a_lease_that_was_deleted_can_still_be_taken(
+    by_condition, opened, lying
+):
+    store = await opened()
+    store.server.transactions = False
+    await store.put([an_entry(wait=0.0)])
+    for holder in ("a", "b", "c"):
+        grant = await a_term(store, holder)
+        assert len(await store.take("shop", [ROW], grant=grant)) == 1
+        await store.lease("shop/retry").release(holder)
+    lying["leveret_lease"].delete_many({})
+    grant = await a_term(store, "d")
+    assert grant.term == 1
+    assert len(await store.take("shop", [ROW], grant=grant)) == 1
+    assert await store.remove("shop", [ROW], grant=grant) == 1
+
+
+async def test_of_two_that_write_a_key_at_once_the_higher_failure_stays(by_condition, opened):
+    mine, theirs = await opened(), await opened()
+    mine.server.transactions = theirs.server.transactions = False
+    await mine.put([an_entry()])
+    found = mine.server.found
+
+    async def found_and_then_replaced(*asked):
+        docs = await found(*asked)
+        mine.server.found = found
+        await theirs.put([an_entry(failure=9, body=b"nine")])
+        return docs
+
+    mine.server.found = found_and_then_replaced
+    (placed,) = await mine.put([an_entry(failure=4)])
+    assert not placed.written
+    assert (await mine.take("shop", [("shop.charge/one", 9)]))[0].body == b"nine"
+
+
+async def test_what_a_killed_process_left_locked_is_free_again(opened, lying):
+    store = await opened()
+    if store.server.atomic:
+        pytest.skip("this server needs no locks")
+    long_ago = DatetimeMS(await store.server.now() - 31_000)
+    lying["leveret_lock"].insert_one({"_id": "store", "token": "gone", "taken_at": long_ago})
+    await store.put([an_entry()])
+    assert lying["leveret_lock"].count_documents({}) == 0
+
+
+async def test_a_lock_that_this_process_could_not_give_back_is_its_own_to_remove(opened, lying):
+    store = await opened()
+    if store.server.atomic:
+        pytest.skip("this server needs no locks")
+    alone = store.server._alone
+    collection = alone._collection
+
+    async def cut_while_it_writes() -> None:
+        async with alone():
+            alone._collection = Away()
+
+    with pytest.raises(ConnectionError):
+        await cut_while_it_writes()
+    alone._collection = collection
+    assert lying["leveret_lock"].count_documents({}) == 1
+    async with asyncio.timeout(5):
+        await store.put([an_entry()])
+    assert lying["leveret_lock"].count_documents({}) == 0
+
+
+class Away:
+    async def delete_one(self, query):
+        raise ConnectionError("the server is away")
+
+
+async def test_who_is_cancelled_while_pymongo_forgets_it_is_cancelled_all_the_same(opened):
+    store = await opened()
+    await store.put([an_entry()])
+    asked = asyncio.Event()
+
+    async def forgetful() -> int:
+        if not asked.is_set():
+            asked.set()
+            # As asyncio.wait_for does up to Python 3.11, where what it waited for ends in the same turn of the loop.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+        return int(time.time() * 1000)
+
+    store.server.now = forgetful
+    lease = store.lease("shop/retry")
+    for call in (store.put([an_entry()]), lease.acquire_or_renew("me", 0.0, 30.0), store.next_due("shop")):
+        asked.clear()
+        task = asyncio.create_task(call)
+        async with asyncio.timeout(5):
+            await asked.wait()
+        task.cancel()
+        await asyncio.wait([task], timeout=5)
+        assert task.cancelled()
+
+
+# ── Transactions, where a replica set has them ────────────────────────────────────────────────────────────────────────
+
+
+class Session:
+    def __init__(self, client) -> None:
+        self.client = client
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *error):
+        self.client.ended += 1
+
+    async def with_transaction(self, ask, *, write_concern, read_preference):
+        assert read_preference == ReadPreference.PRIMARY
+        assert write_concern.document == {"w": "majority", "j": True}
+        return await ask(self)
+
+
+class Client:
+    ended = 0
+
+    def start_session(self):
+        return Session(self)
+
+
+async def test_a_transaction_that_met_anothers_insert_begins_anew():
+    client, answers = Client(), [DuplicateKeyError("E11000"), DuplicateKeyError("E11000"), None]
+
+    async def ask(session):
+        assert isinstance(session, Session)
+        if (error := answers.pop(0)) is not None:
+            raise error
+        return "done"
+
+    assert await MongoServer("mongodb://nowhere")._in_transaction(client, ask) == "done"
+    assert client.ended == 3

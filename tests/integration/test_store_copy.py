@@ -1,0 +1,79 @@
+"""A copy goes from a file to a server and back, and what comes back is what went."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.torture.test_killed_at_hand_over_points import rows
+
+from leveret.core.dead_letter import Replay
+from leveret.core.urls import parse_store
+from leveret.runtime.copying import StoreCopy
+from leveret.runtime.wiring import make_store
+from leveret.runtime.world import system_world
+from leveret.stores.sqlite import SqliteStore
+from leveret.testing.store_contract import a_letter, an_entry
+from leveret.testing.store_contract.rows import AWKWARD
+
+#: Bodies that databases choke on: none, NUL, a lone surrogate, and more than a document of MongoDB's holds.
+BODIES = [b"", b"a\0b", AWKWARD.encode("utf-8", "surrogatepass"), bytes(range(256)) * 4096 * 17]
+#: As `SoftFailure` and `at=` may ask for them, and one that is overdue.
+WAITS = [-90.0, 0.0, 0.001, 40 * 86_400.0, 3650 * 86_400.0]
+
+
+@pytest.fixture(params=["postgresql", "mongodb"])
+def url(request):
+    """A database of its own on that server."""
+    if request.param == "mongodb":
+        return request.getfixturevalue("mongodb_url")
+    cluster = request.getfixturevalue("postgres")
+    return f"{cluster.url}?schema={cluster.schema()}"
+
+
+async def copied(source, target):
+    copy = StoreCopy(source, target, world=system_world(), ttl=30.0)
+    assert await copy.in_the_way("shop") == []
+    async with copy.holding(["shop"]):
+        return await copy.run("shop")
+
+
+async def test_from_a_file_to_a_server_and_back_nothing_is_changed_on_the_way(url, tmp_path):
+    world = system_world()
+    here, there, back = stores = [
+        SqliteStore(tmp_path / "here.db", clock=world.clock),
+        make_store(parse_store(url, "--to"), world),
+        SqliteStore(tmp_path / "back.db", clock=world.clock),
+    ]
+    for store in stores:
+        await store.open()
+    try:
+        await here.put([an_entry(f"body-{n}", body=body) for n, body in enumerate(BODIES)])
+        await here.put([an_entry(f"wait-{n}", wait=wait) for n, wait in enumerate(WAITS)])
+        await here.put([
+            an_entry("held-by-hand", state="held", state_reason="by ann", wait=60.0),
+            an_entry("blocked", state="blocked", state_reason="queue gone", wait=0.0),
+            an_entry(f"{AWKWARD}-named", message_id=None, exchange=AWKWARD, kind="delayed", counted=False),
+        ])  # fmt: skip
+        replays = (Replay(at=1.25, replay_id="r", to="shop.charge", outcome="failed: NO_ROUTE"),)
+        await here.keep([a_letter(f"body-{n}", body=body) for n, body in enumerate(BODIES)])
+        await here.keep(
+            [a_letter("replayed", state="replayed", replays=replays), a_letter("out", state="discarded")]
+        )
+        out, home = await copied(here, there), await copied(there, back)
+        again = await copied(there, back)
+    finally:
+        for store in stores:
+            await store.close()
+    assert out.whole
+    assert home.whole
+    assert (out.retries.copied, out.letters.copied) == (home.retries.copied, home.letters.copied) == (12, 6)
+    assert (again.retries.there, again.letters.there) == (12, 6)
+    went, came = await rows(tmp_path / "here.db"), await rows(tmp_path / "back.db")
+    by_key = {row.key: row for row in came[0]}
+    for row in went[0]:
+        found = by_key.pop(row.key)
+        assert replace(found, due_at=row.due_at, due_in=row.due_in) == row
+        assert -0.01 <= found.due_at - row.due_at < 5
+    assert by_key == {}
+    assert {row.id: row for row in came[1]} == {row.id: row for row in went[1]}

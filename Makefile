@@ -4,8 +4,9 @@
 PYTHON ?= python3
 # Flags for the demo:  make demo ARGS="--seed 7"
 ARGS ?=
-# Processes that share the tests. Most tests wait, for a broker or a clock, so there may be more than processors.
-WORKERS ?= 3
+# Processes that share the tests. Most tests wait, for a broker or a clock: more than processors is quicker, and too many
+# make what is timed late.
+WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin

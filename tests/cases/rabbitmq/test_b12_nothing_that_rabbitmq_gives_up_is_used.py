@@ -54,10 +54,14 @@ async def test_b12_whatever_an_app_and_its_command_line_declare_lasts_or_is_some
             assert [row for row in rows if "true" not in row[1:]] == []
             if shop.broker.version < (4,):
                 # Later ones do not list it, and warn of it.
-                channels = await asyncio.to_thread(
-                    node.ctl, "list_channels", "--no-table-headers", "global_prefetch_count"
-                )
-                assert set(channels.split()) == {"0"}
+                channels = [""]
+                # In the place of one that is just being closed the tool prints a fault of its own.
+                while not all(each.isdigit() for each in channels):
+                    listed = await asyncio.to_thread(
+                        node.ctl, "list_channels", "--no-table-headers", "global_prefetch_count"
+                    )
+                    channels = listed.split()
+                assert set(channels) == {"0"}
     finally:
         shell.clean_up()
     assert node.log.count("is deprecated") == before

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from leveret.core.alarm import CONNECTION_BLOCKED, CONSUMER_LOST, Alarm
 from leveret.pipeline.parts import Parts
+from leveret.pipeline.watch import Watch
 
 #: Seconds between looks.
 LOOK_EVERY: Final = 1.0
@@ -32,7 +32,7 @@ class Consuming(Protocol):
         """Whether the broker has our consumer."""
 
 
-class BrokerWatch:
+class BrokerWatch(Watch):
     """Looks whether we can publish and consume, and tells whoever carries alarms.
 
     `connection_blocked` is told at once, `consumer_lost` when it has lasted a while: once for the whole connection, or
@@ -43,23 +43,13 @@ class BrokerWatch:
         parts: of the app.
     """
 
+    task_name = "leveret broker watch"
+
     def __init__(self, consumers: Sequence[Consuming], parts: Parts) -> None:
         self._consumers: Final = consumers
         self._parts: Final = parts
         #: When each condition began, and when it was told of last, by the monotonic clock; None: not yet.
         self._holding: dict[_Condition, tuple[float, float | None]] = {}
-        self._looking: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._looking = asyncio.create_task(self._look(), name="leveret broker watch")
-
-    async def stop(self) -> None:
-        """Look no more. Idempotent."""
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
-            await asyncio.wait([looking])
 
     async def _look(self) -> None:
         while True:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from leveret.pipeline.parts import log
+from leveret.pipeline.watch import Watch
 from leveret.pipeline.worker import WorkerSpec
 from leveret.ports import Clock
 
@@ -42,7 +43,7 @@ class Runs(Protocol):
         """One for each run."""
 
 
-class LongRuns:
+class LongRuns(Watch):
     """Warns once of each run that comes near the broker's consumer_timeout.
 
     It looks now and then at what runs, so that a message that is done in a millisecond pays nothing for it.
@@ -52,23 +53,13 @@ class LongRuns:
         clock: the world's.
     """
 
+    task_name = "leveret long runs"
+
     def __init__(self, hosts: Sequence[Runs], clock: Clock) -> None:
         self._hosts: Final = hosts
         self._clock: Final = clock
         #: When each run was seen first, by the monotonic clock; None: it has been told of.
         self._seen: dict[asyncio.Task[Any], float | None] = {}
-        self._looking: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._looking = asyncio.create_task(self._look(), name="leveret long runs")
-
-    async def stop(self) -> None:
-        """Look no more. Idempotent."""
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
-            await asyncio.wait([looking])
 
     async def _look(self) -> None:
         while True:

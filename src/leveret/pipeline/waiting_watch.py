@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from leveret.core.alarm import NO_CONSUMER, RETRIES_LATE, Alarm
 from leveret.core.errors import BrokerError, StoreError
 from leveret.pipeline.parts import Parts, log
+from leveret.pipeline.watch import Watch
 
 #: Seconds between looks.
 LOOK_EVERY: Final = 30.0
@@ -18,7 +18,7 @@ LATE_AFTER: Final = 60.0
 PATIENCE: Final = 120.0
 
 
-class WaitingWatch:
+class WaitingWatch(Watch):
     """Looks whether somebody takes what failed, and lets it go when it is due; tells whoever carries alarms.
 
     Every process that runs an app, a retry worker or a keeper looks, for whoever should do it may be the one that is
@@ -28,22 +28,12 @@ class WaitingWatch:
         parts: of the app.
     """
 
+    task_name = "leveret waiting watch"
+
     def __init__(self, parts: Parts) -> None:
         self._parts: Final = parts
         #: Since when nobody takes what lies in a queue, by the monotonic clock.
         self._since: dict[str, float] = {}
-        self._looking: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to look."""
-        self._looking = asyncio.create_task(self._look(), name="leveret waiting watch")
-
-    async def stop(self) -> None:
-        """Look no more. Idempotent."""
-        looking, self._looking = self._looking, None
-        if looking is not None:
-            looking.cancel()
-            await asyncio.wait([looking])
 
     async def _look(self) -> None:
         names = self._parts.names

@@ -25,6 +25,7 @@ from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import Publisher
 from leveret.pipeline.suspects import LOOK_EVERY, Suspects
 from leveret.pipeline.waiting_watch import WaitingWatch
+from leveret.pipeline.watch import Watch
 from leveret.pipeline.watchdog import Watchdog
 from leveret.pipeline.worker import WorkerSpec, codes_of
 from leveret.ports import Threads
@@ -108,7 +109,7 @@ class Runner:
         ]
         self._takers: list[WorkerConsumer | RpcEndpoint] = [*self.consumers, *self.endpoints]
         self.suspects = Suspects(roads, parts, look_every=knobs.suspects_every)
-        self._watches: list[LongRuns | BrokerWatch | WaitingWatch | Watchdog] = []
+        self._watches: list[Watch | Watchdog] = []
         if knobs.watches:
             self._watches += [
                 LongRuns([*roads, *self.endpoints], parts.world.clock),

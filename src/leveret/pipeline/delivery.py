@@ -95,14 +95,7 @@ class Road:
             delivery: the message; from the worker's queue or its suspects.
             freed: called once, when its handler no longer runs (or will not): the next one may start.
         """
-        message = received(
-            queue=self.queue,
-            exchange=delivery.exchange,
-            routing_key=delivery.routing_key,
-            body=delivery.body,
-            properties=delivery.properties,
-            redelivered=delivery.redelivered,
-        )
+        message = message_in(delivery, self.queue)
         if self._parts.world.reached is not None:
             await self._parts.reach(handover.DELIVERED, message.properties.message_id)
         died: WorkerDied | None = None
@@ -707,6 +700,18 @@ def _short_or_none(text: object) -> str | None:
         return check_short(text, "text") or None if isinstance(text, str) else None
     except BadPayload:
         return None
+
+
+def message_in(delivery: Delivery, queue: str) -> Received:
+    """The message that a delivery holds; *queue* is the worker's own, also where it came by way of the suspects."""
+    return received(
+        queue=queue,
+        exchange=delivery.exchange,
+        routing_key=delivery.routing_key,
+        body=delivery.body,
+        properties=delivery.properties,
+        redelivered=delivery.redelivered,
+    )
 
 
 def traceback_tail(error: BaseException) -> str:

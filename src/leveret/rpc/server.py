@@ -11,12 +11,12 @@ from leveret.core import headers as h
 from leveret.core.dead_letter import Ending
 from leveret.core.envelope import Cause
 from leveret.core.errors import BadPayload, PublishRefused, PublishTimeout, Unroutable
-from leveret.core.message import Outgoing, Received, count_header, received, text_header
+from leveret.core.message import Outgoing, Received, count_header, text_header
 from leveret.core.payload import Decode, Undecodable, check_content, decoder
 from leveret.core.policy import describe
 from leveret.pipeline.consumer import FAULT_PAUSE
 from leveret.pipeline.deadlines import Deadlines
-from leveret.pipeline.delivery import traceback_tail
+from leveret.pipeline.delivery import message_in, traceback_tail
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import FINAL_CODES, Publisher, held_backoff
 from leveret.pipeline.recall import mark
@@ -207,14 +207,7 @@ class RpcServer:
             return
         if delivery.redelivered and delivery.tag is not None and self._recognised(delivery):
             return
-        message = received(
-            queue=self.queue,
-            exchange=delivery.exchange,
-            routing_key=delivery.routing_key,
-            body=delivery.body,
-            properties=delivery.properties,
-            redelivered=delivery.redelivered,
-        )
+        message = message_in(delivery, self.queue)
         request = Request(delivery, message, self._clock)
         self._begin(request)
         try:

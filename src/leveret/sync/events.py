@@ -10,12 +10,12 @@ from typing import Any, Final
 from leveret.core import envelope
 from leveret.core.dead_letter import Ending
 from leveret.core.envelope import Cause
-from leveret.core.message import Outgoing, received, retry_id
+from leveret.core.message import Outgoing, retry_id
 from leveret.core.outcome import ONLY_ACK, Bury
 from leveret.core.payload import Undecodable, check_content, decoder
 from leveret.core.policy import describe
 from leveret.pipeline.consumer import FAULT_PAUSE
-from leveret.pipeline.delivery import traceback_tail
+from leveret.pipeline.delivery import message_in, traceback_tail
 from leveret.pipeline.parts import Parts
 from leveret.pipeline.publishing import Publisher
 from leveret.pipeline.recall import InHand, Recall
@@ -125,14 +125,7 @@ class EventServer:
                 "%s: an event was handed over before and not settled; it may have been handled in part: id %s",
                 self.queue, delivery.properties.message_id, extra={"action": "redelivered"},
             )  # fmt: skip
-        message = received(
-            queue=self.queue,
-            exchange=delivery.exchange,
-            routing_key=delivery.routing_key,
-            body=delivery.body,
-            properties=delivery.properties,
-            redelivered=delivery.redelivered,
-        )
+        message = message_in(delivery, self.queue)
         event = Event(self._recall.begin(delivery, message))
         try:
             if not message.properties.is_plain_json:

@@ -24,7 +24,8 @@ CallOutcome = Literal["answered", "failed", "timeout", "unreachable", "unknown",
 Place = Literal["queue", "waiting", "dead"]
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", omit_defaults=True):
+# A record holds millions of events, and none refers back to what holds it: the collector need not look at them.
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", omit_defaults=True, gc=False):
     """Something that happened.
 
     Attributes:
@@ -197,8 +198,10 @@ class Struck(Event, frozen=True, kw_only=True, tag="struck"):
     Attributes:
         fault: the name of this blow, never used again.
         kind: what it is: `kill`, `cut`, `black hole`, `memory alarm`, `partition`, …
-        target: whom: a process, `broker`, `store`, a node.
+        target: whom. A process as in `by` loses what it alone had in hand; any other word (`broker`, `store`, a node)
+            may have struck everybody.
         copies: whether it may leave one more copy of what was in hand.
+        clock: seconds by which it moves the wall clock of its target.
         note: anything else a reader would like to know.
     """
 
@@ -206,6 +209,7 @@ class Struck(Event, frozen=True, kw_only=True, tag="struck"):
     kind: str
     target: str
     copies: bool = True
+    clock: float = 0.0
     note: str = ""
 
 
@@ -213,6 +217,16 @@ class Healed(Event, frozen=True, kw_only=True, tag="healed"):
     """A fault is over, and what it hit works again."""
 
     fault: str
+
+
+class Sampled(Event, frozen=True, kw_only=True, tag="sampled"):
+    """What a process uses at this moment.
+
+    Attributes:
+        figures: by name: bytes of memory, open files, threads, channels, …
+    """
+
+    figures: dict[str, float]
 
 
 # ── The end ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -230,7 +244,8 @@ class Found(Event, frozen=True, kw_only=True, tag="found"):
     """What was found when all was still, one event for each copy.
 
     Attributes:
-        worker: whose it is; None where it has not reached a worker's queue yet (a delayed one).
+        worker: whose it is. Of a result that reached nobody: who would have taken it. None where it is no single
+            worker's: one that is delayed and has not reached their queues yet, or one that nobody takes.
         place: where it lies.
         attempt: how often it had been tried.
         digest: as in Began.
@@ -269,6 +284,7 @@ AnyEvent = (
     | Served
     | Struck
     | Healed
+    | Sampled
     | Replayed
     | Found
     | Backlog

@@ -8,16 +8,19 @@ would be seen; one of them returns a receipt, which a third one takes; a fourth 
 from __future__ import annotations
 
 import hashlib
-import json
+import operator
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, TypedDict
+
+import msgspec
 
 from leveret.app import Leveret
 from leveret.core import headers as h
 from leveret.core.errors import HardFailure, SoftFailure
 from leveret.core.message import Message
 from leveret.core.policy import RetryPolicy
+from leveret.core.properties import Properties
 from leveret.core.topology import QueueType
 from leveret.pipeline.context import Context
 from leveret.ports import Clock
@@ -197,27 +200,33 @@ def declare(
         return {"cents": 500}
 
 
+class _Named(msgspec.Struct):
+    """What the record reads of a body."""
+
+    subject: str
+
+
+_NAMED: Final = msgspec.json.Decoder(_Named)
+
+
 def subject_of(body: bytes) -> str | None:
     """The subject that a body names; None where it is none of the shop's."""
     try:
-        value = json.loads(body)
-    except ValueError:
+        return _NAMED.decode(body).subject
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    subject = value.get("subject") if isinstance(value, dict) else None
-    return subject if isinstance(subject, str) else None
 
 
-def digest_of(body: bytes, properties: Any) -> str:
+def digest_of(body: bytes, properties: Properties) -> str:
     """What makes two copies the same to a reader: body and properties, without what was written on the way."""
-    told = {
-        "headers": sorted((name, repr(value)) for name, value in h.for_handlers(properties.headers).items()),
-        **{name: repr(getattr(properties, name)) for name in _PROPERTIES},
-    }
-    return hashlib.sha256(body + repr(told).encode()).hexdigest()[:16]
+    found = h.for_handlers(properties.headers).items()
+    headers = sorted((name, repr(value)) for name, value in found if not h.is_broker_owned(name))
+    told = repr((headers, _TOLD(properties)))
+    return hashlib.blake2b(told.encode(), key=hashlib.blake2b(body).digest(), digest_size=8).hexdigest()
 
 
 #: What AMQP 0-9-1 lets a publisher say of a message, but for the expiration, which no copy bears.
-_PROPERTIES = (
+_TOLD: Final = operator.attrgetter(
     "content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to", "message_id",
     "timestamp", "type", "user_id", "app_id",
 )  # fmt: skip

@@ -29,7 +29,10 @@ def test_as_json_it_is_one_object(leveret):
     )
     assert ended.code == 0
     told = json.loads(ended.out)
-    assert (told["seed"], told["runs"], told["messages"], told["failed"]) == (0, 2, 20, {})
+    assert told["command"] == "leveret simulate --seed 0 --runs 2 --messages 20 --faults killed,cut"
+    assert told["seeds"] == "0–1"
+    assert told["versions"].keys() == {"leveret", "Python"}
+    assert (told["runs"], told["published"], told["lost"], told["faults"]) == (2, 40, 0, [])
     assert told["accepted"] == told["done"] + told["dead"]
 
 

@@ -19,7 +19,7 @@ from leveret.retry.republish import TransportRepublisher
 from leveret.simulate.run import Result, plan_of, simulate
 from leveret.simulate.scene import shop_asks
 from leveret.simulate.shrink import shrink
-from leveret.simulate.store import FaultyStore
+from leveret.stores.memory import MemoryStore
 
 #: Seeds in which a mutant must be found, and messages of each.
 SEEDS = 60
@@ -77,14 +77,14 @@ def forget_how_often_a_message_was_started(patch: pytest.MonkeyPatch) -> None:
 
 
 def publish_a_little_early(patch: pytest.MonkeyPatch) -> None:
-    whole = FaultyStore.put
+    whole = MemoryStore.put
 
-    async def early(self: FaultyStore, entries: Any) -> Any:
+    async def early(self: MemoryStore, entries: Any) -> Any:
         return await whole(
             self, [replace(entry, wait=max(0.0, (entry.wait or 0.0) - 0.1)) for entry in entries]
         )
 
-    patch.setattr(FaultyStore, "put", early)
+    patch.setattr(MemoryStore, "put", early)
 
 
 def give_a_retry_to_everybody(patch: pytest.MonkeyPatch) -> None:
@@ -130,7 +130,7 @@ def test_what_is_found_shrinks_to_a_few_messages_and_faults(monkeypatch: pytest.
     ack_before_the_hand_over_is_confirmed(monkeypatch)
     found = _found()
     assert found is not None
-    small = shrink(found, most=150)
+    small = shrink(found)
     assert small.wrong & found.wrong
     assert len(small.plan.asks) <= 3
     assert len(small.plan.faults) <= 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 
 import msgspec
 
+from leveret.simulate.loop import VirtualLoop
 from leveret.simulate.run import plan_of, simulate
 from leveret.simulate.scene import shop_asks
 
@@ -39,3 +41,11 @@ def test_a_seed_is_the_same_run_in_another_process_and_under_another_hash_seed()
     assert len(set(first.split())) == len(SEEDS.split())
     assert _digests("4711") == first
     assert digest(5) == first.split()[2]
+
+
+def test_a_run_leaves_nothing_of_itself_behind_however_many_were_killed():
+    faults = ("killed", "holder killed", "stopped at a point")
+    for seed in range(4):
+        simulate(plan_of(seed, shop_asks(seed, 30), faults=faults))
+    gc.collect()
+    assert [each for each in gc.get_objects() if isinstance(each, VirtualLoop)] == []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import platform
+import shlex
+import time
 from typing import Annotated
 
 import typer
 
+from leveret import __version__
 from leveret.cli.exits import DONE, WRONG
 from leveret.cli.options import Common, command
 from leveret.core.errors import ConfigError
@@ -66,34 +70,27 @@ def simulate(
         raise ConfigError(f"--faults {faults}: {error}") from None
     console = Console(common)
     with console.progress("simulated", runs) as bar:
-        before = 0
-
-        def advanced(number: int) -> None:
-            nonlocal before
-            bar.advance(number - before)
-            before = number
-
         tally = run_many(
-            range(seed, seed + runs), messages=messages, faults=chosen, jobs=jobs, advanced=advanced
+            range(seed, seed + runs), messages=messages, faults=chosen, jobs=jobs, advanced=bar.advance
         )
+    words = f"--messages {messages} --faults {shlex.quote(faults)}"
     if common.json:
-        failed = {str(number): wrong for number, wrong in sorted(tally.failed.items())}
         console.record(
-            {"seed": seed, "runs": tally.runs, "messages": messages, **tally.as_json(), "failed": failed}
+            {
+                "date": time.strftime("%Y-%m-%d"),
+                "command": f"leveret simulate --seed {seed} --runs {runs} {words}",
+                "seeds": str(seed) if runs == 1 else f"{seed}–{seed + runs - 1}",
+                "versions": {"leveret": __version__, "Python": platform.python_version()},
+                **tally.as_json(),
+            }
         )
         return WRONG if tally.failed else DONE
     for failing in sorted(tally.failed)[:STORIES]:
         console.result(f"seed {failing}: {tally.failed[failing][0]}")
         for line in story_of(failing, messages=messages, faults=chosen):
             console.result(f"  {line}")
-        console.result(
-            f"  Again: leveret simulate --seed {failing} --messages {messages} --faults {_quoted(faults)}"
-        )
+        console.result(f"  Again: leveret simulate --seed {failing} {words}")
     if len(tally.failed) > STORIES:
         console.result(f"failed too: {', '.join(map(str, sorted(tally.failed)[STORIES:]))}")
     console.result(tally.line())
     return WRONG if tally.failed else DONE
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"' if " " in text else text

@@ -143,8 +143,8 @@ def _in_hand(blow: Blow, held: list[_Held]) -> int:
 class _Held:
     """A copy in a process's hands: from when, until when, and whether it was one of its own.
 
-    Such are a delivery of the worker's own queue, and what is due and is being published to it, which the store has
-    too: a process that both works and publishes what is due may have a message in hand in both places.
+    Such are a delivery of the worker's own queue, and what is due or replayed and is being published to it, which the
+    store has too: a process that both works and publishes may have a message in hand in both places.
     """
 
     __slots__ = ("begin", "end", "hold", "own")
@@ -154,7 +154,7 @@ class _Held:
         # What was never settled was given back by the broker at the latest when its process was gone.
         self.end = hold.end if hold.end != inf else hold.process.gone
         self.hold: Final = hold
-        self.own: Final = own and (hold.taken or hold.due)
+        self.own: Final = own and (hold.taken or hold.stored)
 
 
 def _held(account: Account) -> list[_Held]:

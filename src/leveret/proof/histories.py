@@ -79,7 +79,7 @@ class Run:
 class Hold:
     """A copy of a message in a process's hands: taken and not settled yet, or sent and not answered yet."""
 
-    __slots__ = ("begin", "case", "due", "end", "flagged", "place", "process", "taken")
+    __slots__ = ("begin", "case", "end", "flagged", "place", "process", "stored", "taken")
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Hold:
         *,
         taken: bool,
         flagged: bool = False,
-        due: bool = False,
+        stored: bool = False,
     ) -> None:
         self.begin: Final = begin
         #: Infinite where it was never settled or answered.
@@ -101,8 +101,8 @@ class Hold:
         self.case: Final = case
         self.taken: Final = taken
         self.flagged: Final = flagged
-        #: Sent by the holder of a lease, which has it in the store until it is confirmed.
-        self.due: Final = due
+        #: Sent from the store, which has it until after it is confirmed.
+        self.stored: Final = stored
 
 
 class Case:
@@ -243,7 +243,8 @@ class Histories:
             elif isinstance(event, Sent):
                 case = None if event.subject is None else self.case(event.subject)
                 place = f"{event.exchange}/{event.routing_key}" if event.exchange else event.routing_key
-                hold = Hold(at, process, sys.intern(place), case, taken=False, due=event.term is not None)
+                stored = event.term is not None or event.replay
+                hold = Hold(at, process, sys.intern(place), case, taken=False, stored=stored)
                 process.publishes[event.publish] = hold
                 if case is not None:
                     case.holds.append(hold)

@@ -8,10 +8,12 @@ from contextvars import ContextVar
 from itertools import count
 from typing import Any, Final, cast
 
+from leveret.core import headers as h
+from leveret.core.dead_letter import DeadLetter
 from leveret.core.errors import PublishRefused, Unroutable
 from leveret.core.message import Outgoing, unwrap
 from leveret.core.properties import Properties
-from leveret.core.retry_entry import RetryEntry
+from leveret.core.retry_entry import Filter, RetryEntry
 from leveret.ports import Delivery, Grant, Lease, Store, Subscription, Transport
 from leveret.proof.record import Answer, Confirmed, LeaseTaken, Record, Sent, Settled, Taken
 from leveret.proof.shop import subject_of
@@ -20,6 +22,8 @@ Subject = Callable[[bytes, Properties], str | None]
 
 #: The term under which the running task has taken what is due. What it publishes afterwards, it publishes in that term.
 _term: ContextVar[int | None] = ContextVar("term", default=None)
+#: Whether the running task has claimed dead letters. What it publishes afterwards are these.
+_replays: ContextVar[bool] = ContextVar("replays", default=False)
 
 
 def noted_transport(
@@ -68,10 +72,14 @@ class _NotedTransport:
                 subject=self._subject_of(delivery), redelivered=delivery.redelivered,
             )
         )  # fmt: skip
-        return cast("Delivery", _NotedDelivery(delivery, name, record))
+        return _NotedDelivery(delivery, name, record)
 
     def _subject_of(self, message: Delivery | Outgoing) -> str | None:
-        return self._subject(unwrap(message.body, message.properties)[0], message.properties)
+        body, properties = message.body, message.properties
+        # Few are wrapped, and reading all headers of each would take longer than all else here.
+        if properties.header(h.WRAPPED) is not None:
+            body = unwrap(body, properties)[0]
+        return self._subject(body, properties)
 
     def send(self, message: Outgoing) -> asyncio.Future[None]:
         if not message.mandatory:
@@ -80,7 +88,7 @@ class _NotedTransport:
         record.write(
             Sent(
                 at=record.now(), by=record.by, publish=name, exchange=message.exchange, routing_key=message.routing_key,
-                subject=self._subject_of(message), term=_term.get(),
+                subject=self._subject_of(message), term=_term.get(), replay=_replays.get(),
             )
         )  # fmt: skip
 
@@ -93,15 +101,25 @@ class _NotedTransport:
 
 
 class _NotedDelivery:
-    __slots__ = ("_delivery", "_name", "_record")
+    __slots__ = (
+        "_delivery", "_name", "_record", "body", "exchange", "properties", "queue", "redelivered", "routing_key", "tag",
+    )  # fmt: skip
 
     def __init__(self, delivery: Delivery, name: str, record: Record) -> None:
         self._delivery: Final = delivery
         self._name: Final = name
         self._record: Final = record
+        self.queue: Final = delivery.queue
+        self.exchange: Final = delivery.exchange
+        self.routing_key: Final = delivery.routing_key
+        self.body: Final = delivery.body
+        self.properties: Final = delivery.properties
+        self.tag: Final = delivery.tag
+        self.redelivered: Final = delivery.redelivered
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._delivery, name)
+    @property
+    def stale(self) -> bool:
+        return self._delivery.stale
 
     def ack(self) -> bool:
         settled = self._delivery.ack()
@@ -154,6 +172,13 @@ class _NotedStore:
         entries = await self._store.take(namespace, rows, grant=grant)
         _term.set(None if grant is None else grant.term)
         return entries
+
+    async def claim(
+        self, wanted: Filter, *, replay_id: str, limit: int, grant: Grant | None = None
+    ) -> list[DeadLetter]:
+        letters = await self._store.claim(wanted, replay_id=replay_id, limit=limit, grant=grant)
+        _replays.set(True)
+        return letters
 
 
 class _NotedLease:

@@ -138,6 +138,7 @@ class Sent(Event, frozen=True, kw_only=True, tag="sent"):
     Attributes:
         publish: the name of this publish in this process, never used again.
         term: of the lease under which a due message is published; None for all other publishes.
+        replay: it is a dead letter that is being replayed.
     """
 
     publish: str
@@ -145,6 +146,7 @@ class Sent(Event, frozen=True, kw_only=True, tag="sent"):
     routing_key: str
     subject: str | None
     term: int | None = None
+    replay: bool = False
 
 
 class Confirmed(Event, frozen=True, kw_only=True, tag="confirmed"):

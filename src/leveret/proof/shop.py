@@ -7,6 +7,7 @@ would be seen; one of them returns a receipt, which a third one takes; a fourth 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import operator
 import random
@@ -217,6 +218,7 @@ def subject_of(body: bytes) -> str | None:
         return None
 
 
+@functools.lru_cache(maxsize=4096)
 def digest_of(body: bytes, properties: Properties) -> str:
     """What makes two copies the same to a reader: body and properties, without what was written on the way."""
     found = h.for_handlers(properties.headers).items()

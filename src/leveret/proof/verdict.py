@@ -68,6 +68,15 @@ class Lateness:
             most=ordered[-1],
         )
 
+    def as_json(self) -> dict[str, Any]:
+        """The figures by name."""
+        return {
+            "number": self.number,
+            "p50": round(self.p50, 4),
+            "p99": round(self.p99, 4),
+            "most": round(self.most, 4),
+        }
+
 
 def _rank(ordered: Sequence[float], share: float) -> float:
     """The smallest value that this share of all does not exceed."""
@@ -133,15 +142,7 @@ class Verdict:
         return {
             **{name: getattr(self, name) for name in ("published", *LINE, "strikes")},
             "seconds": round(self.seconds, 3),
-            "lateness": {
-                where: {
-                    "number": each.number,
-                    "p50": round(each.p50, 4),
-                    "p99": round(each.p99, 4),
-                    "most": round(each.most, 4),
-                }
-                for where, each in (("outside", self.outside), ("inside", self.inside))
-            },
+            "lateness": {"outside": self.outside.as_json(), "inside": self.inside.as_json()},
             "calls": dict(sorted(self.calls.items())),
             "faults": [
                 {"rule": each.rule, "told": each.told, "subject": each.subject, "worker": each.worker}

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from leveret.app import Leveret
 from leveret.core import headers as h
@@ -89,12 +93,11 @@ def _asks(published: Sequence[Publish]) -> list[Ask]:
     asks = []
     for position, each in enumerate(published):
         message = each if isinstance(each, Message) else Message(*each)
+        known_as = message.id or f"message-{position}"
         asks.append(
             Ask(
-                subject=message.id or f"message-{position}",
-                type=message.type,
-                payload=message.payload,
-                wait=0.0,
+                subject=known_as,
+                message=structs.replace(message, id=known_as),
                 at=moment(position, len(published)),
             )
         )
@@ -113,7 +116,7 @@ def scene_of(make_app: Callable[[], Leveret]) -> Scene:
             return Leveret(namespace, broker="memory://")
         made = make_app()
         for name, spec in made._workers.items():
-            made._workers[name] = _noted(spec, process, attempts[name])
+            made._workers[name] = _noted(spec, process)
         return made
 
     return Scene(
@@ -124,12 +127,11 @@ def scene_of(make_app: Callable[[], Leveret]) -> Scene:
         ),
         max_attempts=attempts,
         subject=lambda _, properties: properties.message_id,
-        message_id=lambda subject: subject,
         app=app,
     )
 
 
-def _noted(spec: WorkerSpec, process: Process, attempts: int) -> WorkerSpec:
+def _noted(spec: WorkerSpec, process: Process) -> WorkerSpec:
     """The worker, whose handler writes down that it began, and how it ended."""
     handler, record, runs = spec.handler, process.record, itertools.count(1)
 
@@ -165,17 +167,25 @@ def _noted(spec: WorkerSpec, process: Process, attempts: int) -> WorkerSpec:
         else:
             final = isinstance(error, HardFailure) or spec.unexpected == "dead"
         # Each worker has its own number of tries, so it is told here which failure is the last.
-        if final or (counted and ctx.attempt >= attempts):
+        if final or (counted and ctx.attempt >= ctx.max_attempts):
             ended(ctx, run, "hard")
         else:
             ended(ctx, run, "soft", again_in=again_in, counted=counted)
 
     async def noted(ctx: Context, *arguments: Any) -> Any:
         run = began(ctx)
+        ends = process.clock.monotonic() + (math.inf if spec.timeout is None else spec.timeout)
         try:
             value = handler(*arguments)
-            if inspect.isawaitable(value):
+            if inspect.isasyncgen(value):
+                value = [item async for item in value]
+            elif inspect.isawaitable(value):
                 value = await value
+        except asyncio.CancelledError as error:
+            # Before its time is up it has not failed: its process stops, and could wait for it no longer.
+            if process.clock.monotonic() >= ends:
+                failed(ctx, run, error)
+            raise
         except BaseException as error:
             failed(ctx, run, error)
             raise

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from leveret.proof.story import pick, tell
-from leveret.proof.verdict import LINE
+from leveret.proof.verdict import LINE, Lateness, Verdict
 from leveret.simulate.run import Result, plan_of, simulate
 from leveret.simulate.scene import shop_asks
 from leveret.simulate.shrink import shrink
@@ -26,30 +29,57 @@ class Tally:
     """What many runs came to.
 
     Attributes:
-        figures: as in the ledger's line, added up.
+        figures: as in a verdict, added up.
+        calls: how many ended how.
+        outside: lateness of what came while nothing was struck; each figure is that of the run where it was highest.
+        inside: likewise of what came during a fault.
         failed: what was wrong, by seed.
     """
 
     runs: int = 0
+    seconds: float = 0.0
     figures: Counter[str] = field(default_factory=Counter)
+    calls: Counter[str] = field(default_factory=Counter)
+    outside: Lateness = field(default_factory=Lateness)
+    inside: Lateness = field(default_factory=Lateness)
     failed: dict[int, list[str]] = field(default_factory=dict)
 
-    def add(self, seed: int, figures: Counter[str], wrong: list[str]) -> None:
+    def add(self, seed: int, verdict: Verdict, complaints: Sequence[str]) -> None:
         """Count a run."""
         self.runs += 1
+        self.seconds += verdict.seconds
         # Not +=, which would drop what is 0.
-        self.figures.update(figures)
-        if wrong:
-            self.failed[seed] = wrong
+        self.figures.update({name: getattr(verdict, name) for name in ("published", *LINE, "strikes")})
+        self.calls.update(verdict.calls)
+        self.outside = _highest(self.outside, verdict.outside)
+        self.inside = _highest(self.inside, verdict.inside)
+        if verdict.faults or complaints:
+            self.failed[seed] = [*map(str, verdict.faults), *complaints]
 
     def line(self) -> str:
         """The ledger of all in one line."""
-        figures = (f"{name} {number}" for name, number in self.as_json().items())
+        figures = (f"{name} {self.figures[name]}" for name in LINE)
         return "   ".join((f"{self.runs} runs, {len(self.failed)} failed", *figures))
 
-    def as_json(self) -> dict[str, int]:
-        """The ledger's figures by name, in its order."""
-        return {name: self.figures[name] for name in LINE}
+    def as_json(self) -> dict[str, Any]:
+        """As that of a verdict; each fault with its seed."""
+        return {
+            "runs": self.runs,
+            **self.figures,
+            "seconds": round(self.seconds, 3),
+            "lateness": {"outside": self.outside.as_json(), "inside": self.inside.as_json()},
+            "calls": dict(sorted(self.calls.items())),
+            "faults": [{"seed": seed, "told": told} for seed, wrong in sorted(self.failed.items()) for told in wrong],
+        }  # fmt: skip
+
+
+def _highest(one: Lateness, other: Lateness) -> Lateness:
+    return Lateness(
+        number=one.number + other.number,
+        p50=max(one.p50, other.p50),
+        p99=max(one.p99, other.p99),
+        most=max(one.most, other.most),
+    )
 
 
 def run_many(
@@ -66,35 +96,26 @@ def run_many(
         messages: that each publishes.
         faults: the names of those that may strike.
         jobs: processes that share the seeds; default: one a processor.
-        advanced: told after each run how many there were.
+        advanced: told how many more are done.
     """
     tally = Tally()
+    one = partial(_one, messages=messages, faults=tuple(faults))
     number = min(jobs or os.cpu_count() or 1, len(seeds))
-    if number <= 1:
-        for seed in seeds:
-            tally.add(seed, *_one(seed, messages, faults))
-            advanced(tally.runs)
-        return tally
-    with ProcessPoolExecutor(number, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting: dict[Future[tuple[Counter[str], list[str]]], int] = {}
-        left = iter(seeds)
-        for seed in left:
-            waiting[pool.submit(_one, seed, messages, tuple(faults))] = seed
-            if len(waiting) < 2 * number:
-                continue
-            for done in wait(waiting, return_when=FIRST_COMPLETED).done:
-                tally.add(waiting.pop(done), *done.result())
-            advanced(tally.runs)
-        for done in wait(waiting).done:
-            tally.add(waiting.pop(done), *done.result())
-        advanced(tally.runs)
+    with contextlib.ExitStack() as stack:
+        lived: Iterable[tuple[Verdict, tuple[str, ...]]] = map(one, seeds)
+        if number > 1:
+            # Spawned, not forked: the threads of whoever asks have no place in them.
+            pool = ProcessPoolExecutor(number, mp_context=multiprocessing.get_context("spawn"))
+            lived = stack.enter_context(pool).map(one, seeds)
+        for seed, (verdict, complaints) in zip(seeds, lived, strict=True):
+            tally.add(seed, verdict, complaints)
+            advanced(1)
     return tally
 
 
-def _one(seed: int, messages: int, faults: Sequence[str]) -> tuple[Counter[str], list[str]]:
+def _one(seed: int, *, messages: int, faults: Sequence[str]) -> tuple[Verdict, tuple[str, ...]]:
     result = simulate(plan_of(seed, shop_asks(seed, messages), faults=faults))
-    figures = Counter({name: getattr(result.verdict, name) for name in LINE})
-    return figures, [*map(str, result.verdict.faults), *result.complaints]
+    return result.verdict, result.complaints
 
 
 def story_of(seed: int, *, messages: int, faults: Sequence[str]) -> list[str]:

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, get_args
 
 from leveret.core import handover
-from leveret.proof.record import Healed, Struck
+from leveret.simulate.blow import Blow
 from leveret.simulate.broker import LATE, Befalls
-from leveret.simulate.process import LEASE, Process
+from leveret.simulate.process import GRACE, LEASE, Process
 
 if TYPE_CHECKING:
     from leveret.simulate.run import Run
@@ -23,39 +23,12 @@ HEARTBEATS = 60.0
 GONE = (0.2, 4.0)
 
 
-class Blow:
-    """One fault that has begun: written down before it strikes, and again when it is over."""
-
-    def __init__(
-        self,
-        run: Run,
-        name: str,
-        kind: str,
-        target: str,
-        *,
-        copies: bool = True,
-        clock: float = 0.0,
-        note: str = "",
-    ) -> None:
-        self._run = run
-        self._name = name
-        run.note(
-            Struck(
-                at=run.now, by="simulator", fault=name, kind=kind, target=target, copies=copies, clock=clock, note=note
-            )
-        )  # fmt: skip
-
-    def heal(self) -> None:
-        """It is over."""
-        self._run.note(Healed(at=self._run.now, by="simulator", fault=self._name))
-
-
 # ── At publishes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _befalls(befalls: Befalls) -> Fault:
     async def strike(run: Run, chance: random.Random, name: str) -> None:
-        blow = Blow(run, name, befalls, "broker")
+        blow = Blow(run.machine, name, befalls, "broker")
         run.broker.befalls.extend([befalls] * chance.choice((1, 1, 2, 5)))
         await run.until(lambda: not run.broker.befalls, 5.0)
         run.broker.befalls.clear()
@@ -73,7 +46,7 @@ def _befalls(befalls: Befalls) -> Fault:
 
 
 async def _blocked(run: Run, chance: random.Random, name: str) -> None:
-    blow = Blow(run, name, "blocked", "broker")
+    blow = Blow(run.machine, name, "blocked", "broker")
     run.broker.block()
     await run.sleep(chance.choice((2.0, 8.0, 15.0, 60.0)))
     run.broker.unblock()
@@ -81,14 +54,14 @@ async def _blocked(run: Run, chance: random.Random, name: str) -> None:
 
 
 async def _cut(run: Run, _chance: random.Random, name: str) -> None:
-    blow = Blow(run, name, "connections cut", "broker")
+    blow = Blow(run.machine, name, "connections cut", "broker")
     run.broker.drop_connections()
     await run.sleep(0.5)
     blow.heal()
 
 
 async def _acks_lost(run: Run, chance: random.Random, name: str) -> None:
-    blow = Blow(run, name, "acks lost", "broker")
+    blow = Blow(run.machine, name, "acks lost", "broker")
     run.broker.lose_next_ack(chance.choice((1, 3, 10)))
     await run.until(lambda: not run.broker.acks_to_lose, 5.0)
     run.broker.acks_to_lose = 0
@@ -98,7 +71,7 @@ async def _acks_lost(run: Run, chance: random.Random, name: str) -> None:
 
 
 async def _broker_restarted(run: Run, chance: random.Random, name: str) -> None:
-    blow = Blow(run, name, "broker restarted", "broker")
+    blow = Blow(run.machine, name, "broker restarted", "broker")
     run.broker.stop()
     await run.sleep(chance.uniform(0.1, 10))
     run.broker.start()
@@ -113,7 +86,7 @@ async def _consumer_cancelled(run: Run, chance: random.Random, name: str) -> Non
     if queue not in run.broker.snapshot():
         # Nobody has come so far as to declare it.
         return
-    blow = Blow(run, name, "consumers cancelled by the broker", "broker", note=queue)
+    blow = Blow(run.machine, name, "consumers cancelled by the broker", "broker", note=queue)
     run.broker.cancel_consumers(queue)
     await run.sleep(0.5)
     blow.heal()
@@ -123,7 +96,7 @@ async def _consumer_cancelled(run: Run, chance: random.Random, name: str) -> Non
 
 
 async def _store_down(run: Run, chance: random.Random, name: str) -> None:
-    blow = Blow(run, name, "store down", "store")
+    blow = Blow(run.machine, name, "store down", "store")
     run.store.down = True
     await run.sleep(chance.choice((0.2, 2.0, 2 * LEASE, 10 * LEASE)))
     run.store.down = False
@@ -132,7 +105,7 @@ async def _store_down(run: Run, chance: random.Random, name: str) -> None:
 
 async def _store_failed_over(run: Run, chance: random.Random, name: str) -> None:
     """As where a standby takes over: what was being written is done, and nobody is told; then nobody answers."""
-    blow = Blow(run, name, "store failed over", "store")
+    blow = Blow(run.machine, name, "store failed over", "store")
     run.store.lies = sys.maxsize
     await run.sleep(chance.uniform(0.01, 0.5))
     run.store.lies, run.store.down = 0, True
@@ -142,7 +115,7 @@ async def _store_failed_over(run: Run, chance: random.Random, name: str) -> None
 
 
 async def _store_full(run: Run, chance: random.Random, name: str) -> None:
-    blow = Blow(run, name, "disk full", "store")
+    blow = Blow(run.machine, name, "disk full", "store")
     run.store.full = True
     await run.sleep(chance.uniform(1, 3 * LEASE))
     run.store.full = False
@@ -150,7 +123,7 @@ async def _store_full(run: Run, chance: random.Random, name: str) -> None:
 
 
 async def _store_slow(run: Run, chance: random.Random, name: str) -> None:
-    blow = Blow(run, name, "store slow", "store", note="each call takes 10 times the lease")
+    blow = Blow(run.machine, name, "store slow", "store", note="each call takes 10 times the lease")
     run.store.slow = 10 * LEASE
     await run.sleep(chance.uniform(1, 2 * LEASE))
     run.store.slow = 0.0
@@ -159,7 +132,7 @@ async def _store_slow(run: Run, chance: random.Random, name: str) -> None:
 
 
 async def _store_lies(run: Run, chance: random.Random, name: str) -> None:
-    blow = Blow(run, name, "store does it and reports a timeout", "store")
+    blow = Blow(run.machine, name, "store does it and reports a timeout", "store")
     run.store.lies += chance.choice((1, 2, 10))
     await run.until(lambda: not run.store.lies, 5.0)
     run.store.lies = 0
@@ -177,7 +150,7 @@ async def _killed(run: Run, chance: random.Random, name: str) -> None:
 
 
 async def _kill(run: Run, chance: random.Random, name: str, victim: Process, why: str) -> None:
-    blow = Blow(run, name, "kill", victim.by, note=why)
+    blow = Blow(run.machine, name, "kill", victim.by, note=why)
     victim.kill()
     await run.back(victim, chance.uniform(*GONE))
     blow.heal()
@@ -220,7 +193,7 @@ async def _stopped_at_a_point(run: Run, chance: random.Random, name: str) -> Non
 async def _stop(run: Run, seconds: float, name: str, victim: Process) -> None:
     if victim.body.stopped:
         return
-    blow = Blow(run, name, "stopped", victim.by, note=f"for {seconds:.1f} s")
+    blow = Blow(run.machine, name, "stopped", victim.by, note=f"for {seconds:.1f} s")
     body = victim.body
     body.stopped = True
     await run.sleep(seconds)
@@ -234,7 +207,9 @@ async def _clock_jumped(run: Run, chance: random.Random, name: str) -> None:
     if not victims:
         return
     victim, seconds = chance.choice(victims), chance.choice((-3600.0, -300.0, -5.0, 5.0, 300.0, 3600.0))
-    blow = Blow(run, name, "clock jumped", victim.by, copies=False, clock=seconds, note=f"by {seconds:+g} s")
+    blow = Blow(
+        run.machine, name, "clock jumped", victim.by, copies=False, clock=seconds, note=f"by {seconds:+g} s"
+    )
     victim.clock.jump(seconds)
     await run.sleep(0.1)
     blow.heal()
@@ -242,12 +217,17 @@ async def _clock_jumped(run: Run, chance: random.Random, name: str) -> None:
 
 async def _rolling_restart(run: Run, chance: random.Random, name: str) -> None:
     for number, process in enumerate(run.processes):
-        if not process.alive or process.body.stopped or process.task is None or process.task.done():
+        task = process.task
+        if not process.alive or process.body.stopped or task is None or task.done():
             continue
-        blow = Blow(run, f"{name}.{number}", "restart", process.by, copies=False)
+        blow = Blow(run.machine, f"{name}.{number}", "restart", process.by, copies=False)
         process.stopping.set()
-        await run.until(lambda process=process: process.task is None or process.task.done(), 20.0)  # type: ignore[misc]
-        if process.alive and process.task is not None and not process.task.done():
+        if not await run.until(task.done, GRACE - 0.1):
+            # What its handlers are at is cut off, and goes back to the broker.
+            late = Blow(run.machine, f"{name}.{number}g", "grace over", process.by)
+            await run.until(task.done, 20.0)
+            late.heal()
+        if process.alive and not task.done():
             # As whoever runs it does: what does not stop in time is killed.
             await _kill(run, chance, f"{name}.{number}k", process, "did not stop in time")
         elif process.alive:

@@ -18,12 +18,14 @@ from leveret.runtime.opening import Stand
 from leveret.simulate.broker import FaultyBroker, NetworkedTransport
 from leveret.simulate.loop import Body, VirtualClock, VirtualLoop
 from leveret.simulate.scene import Scene
-from leveret.simulate.store import FaultyStore, StoreHost
+from leveret.simulate.store import StoreHost
 from leveret.stores.memory import MemoryData
 from leveret.testing.worlds import InlineThreads
 
 #: Seconds for which a lease of the simulation lasts.
 LEASE = 3.0
+#: Seconds that a process of the simulation that stops waits for its handlers.
+GRACE = 5.0
 
 
 class Machine:
@@ -134,8 +136,8 @@ class Process:
         app._stand = Stand(  # noqa: SLF001 - it stands in for the real world
             world=self.world,
             transport=transport,
-            store=lambda: noted_store(FaultyStore(machine.store), self.record),
-            knobs=lambda knobs: replace(knobs, lease_ttl=LEASE, grace=5.0),
+            store=lambda: noted_store(machine.store.store(), self.record),
+            knobs=lambda knobs: replace(knobs, lease_ttl=LEASE, grace=GRACE),
             namespace=machine.scene.namespace,
         )
         return app

@@ -22,7 +22,6 @@ from leveret.core.errors import (
     TransportUnavailableError,
     Unroutable,
 )
-from leveret.core.message import Message
 from leveret.core.properties import Properties
 from leveret.proof.record import Answer, Answered, Asked, Called, CallEnded, CallOutcome, Replayed
 from leveret.simulate.process import Process
@@ -98,19 +97,17 @@ async def _publish(process: Process, share: Share) -> None:
 
 async def _until_accepted(process: Process, app: Leveret, share: Share, ask: Ask) -> None:
     record, subject = process.record, ask.subject
-    message_id = process.machine.scene.message_id(subject)
-    message = Message(ask.type, ask.payload, id=message_id)
     while not process.stopping.is_set():
         record.write(
             Asked(
-                at=record.now(), by=record.by, subject=subject, type=ask.type, message_id=message_id,
-                wait=ask.wait,
+                at=record.now(), by=record.by, subject=subject, type=ask.message.type,
+                message_id=ask.message.id or "", wait=ask.wait,
             )
         )  # fmt: skip
         answer: Answer = "accepted"
         error = ""
         try:
-            await app.publish(message, delay=ask.wait or None)
+            await app.publish(ask.message, delay=ask.wait or None)
         except PublishError as raised:
             answer = next(answer for kind, answer in _ANSWERS if isinstance(raised, kind))
             error = type(raised).__name__

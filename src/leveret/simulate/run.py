@@ -22,8 +22,9 @@ from leveret.proof.ledger import Verdict, judge
 from leveret.proof.record import AnyEvent, Asked, Backlog, Ended, Found, LeaseTaken
 from leveret.proof.shop import digest_of
 from leveret.simulate import roles
+from leveret.simulate.blow import BY, Blow
 from leveret.simulate.faults import FAULTS
-from leveret.simulate.loop import VirtualLoop, run
+from leveret.simulate.loop import VirtualLoop
 from leveret.simulate.process import Machine, Process
 from leveret.simulate.scene import BEGIN, SHOP, SPAN, Ask, Scene
 
@@ -192,9 +193,7 @@ class Run:
     def _died(self, process: Process) -> None:
         """A process has died of what it handled; it is started again."""
         self._deaths += 1
-        from leveret.simulate.faults import Blow
-
-        blow = Blow(self, f"died {process.by}", "kill", process.by, note="of a deadly message")
+        blow = Blow(self.machine, f"died {process.by}", "kill", process.by, note="of a deadly message")
 
         async def again() -> None:
             await self.back(process, 0.3)
@@ -291,14 +290,14 @@ class Run:
                 self._found(
                     body, properties, queues.get(queue, told if isinstance(told, str) else None), "queue"
                 )
-            self.note(Backlog(at=self.now, by="simulator", queue=queue, messages=len(lying)))
+            self.note(Backlog(at=self.now, by=BY, queue=queue, messages=len(lying)))
 
     def _found(
         self, body: bytes, properties: Properties, worker: str | None, place: Any, **more: Any
     ) -> None:
         subject = self.scene.subject(body, properties)
         if subject is not None:
-            self.note(Found(at=self.now, by="simulator", worker=worker, subject=subject, place=place, **more))
+            self.note(Found(at=self.now, by=BY, worker=worker, subject=subject, place=place, **more))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,11 +324,8 @@ class Result:
 
 def simulate(plan: Plan, scene: Scene = SHOP) -> Result:
     """Live through a plan, and judge it."""
-    with _quietly():
+    with quietly():
         events, complaints = _lived(plan, scene)
-        # The coroutines of the dead are ended by the collector, which must not be heard; the record is closed by now.
-        gc.collect()
-        gc.collect()
     types = {event.type for event in events if isinstance(event, Asked)}
     types |= {type for event in events if isinstance(event, Ended) for type, _ in event.results}
     verdict = judge(
@@ -343,29 +339,33 @@ def simulate(plan: Plan, scene: Scene = SHOP) -> Result:
 
 def _lived(plan: Plan, scene: Scene) -> tuple[list[AnyEvent], tuple[str, ...]]:
     loop = VirtualLoop(random.Random(f"turns of {plan.seed}"))
-    run_ = Run(plan, loop, scene)
+    run = Run(plan, loop, scene)
     try:
-        run(loop, run_.live())
+        loop.run_until_complete(run.live())
+        return list(run.machine.events), tuple(loop.complaints)
     finally:
         loop.close()
-        for body in loop.bodies:
-            body.alive = False
-    return list(run_.machine.events), tuple(loop.complaints)
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Nothing is logged or collected, and what ends unheard stays so."""
+def quietly() -> Iterator[None]:
+    """Nothing is logged or collected until the end, and what ends unheard then stays so."""
     level, hook, collects = logging.root.manager.disable, sys.unraisablehook, gc.isenabled()
     logging.disable(logging.CRITICAL)
     sys.unraisablehook = lambda _: None
     gc.disable()
+    # What was there before is none of the collector's business: only what the run leaves behind is looked through.
+    gc.freeze()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             yield
     finally:
-        logging.disable(level)
+        # The coroutines of the dead are ended by the collector. The record is closed by now.
+        gc.collect()
+        gc.collect()
+        gc.unfreeze()
         sys.unraisablehook = hook
+        logging.disable(level)
         if collects:
             gc.enable()

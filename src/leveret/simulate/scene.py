@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from leveret.app import Leveret
+from leveret.core.message import Message
 from leveret.core.topology import QueueType
 from leveret.proof import shop
 from leveret.proof.noting import Subject
@@ -30,15 +31,15 @@ class Ask:
 
     Attributes:
         subject: what the record calls the message.
-        wait: seconds that the message is to wait before it goes.
+        message: as it is published, with its id.
         at: seconds from the start at which it is published for the first time.
+        wait: seconds that the message is to wait before it goes.
     """
 
     subject: str
-    type: str
-    payload: Any
-    wait: float
+    message: Message
     at: float
+    wait: float = 0.0
 
 
 def moment(position: int, number: int) -> float:
@@ -56,7 +57,6 @@ class Scene:
         takers: the workers that take a type, asked once for each type that was seen.
         max_attempts: runs that a message may have, by worker.
         subject: what the record calls a message, by its original body and its properties; None: it is not followed.
-        message_id: the id under which a subject is published.
         app: the app in a process, with its workers or without, not open.
     """
 
@@ -65,7 +65,6 @@ class Scene:
     takers: Callable[[str], tuple[str, ...]]
     max_attempts: Mapping[str, int]
     subject: Subject
-    message_id: Callable[[str], str]
     app: Callable[[Process, bool, QueueType | None], Leveret]
 
     @property
@@ -91,7 +90,6 @@ SHOP = Scene(
     takers=lambda type: shop.TAKERS.get(type, ()),
     max_attempts={worker: shop.MAX_ATTEMPTS for workers in shop.TAKERS.values() for worker in workers},
     subject=lambda body, _: shop.subject_of(body),
-    message_id=lambda subject: f"id-of-{subject}",
     app=_shop_app,
 )
 
@@ -103,10 +101,9 @@ def shop_asks(seed: int, messages: int) -> tuple[Ask, ...]:
     return tuple(
         Ask(
             subject=order["subject"],
-            type=type,
-            payload=order,
-            wait=round(chance.uniform(0.5, 4), 3) if chance.random() < DELAYED else 0.0,
+            message=Message(type, order, id=f"id-of-{order['subject']}"),
             at=moment(position, messages),
+            wait=round(chance.uniform(0.5, 4), 3) if chance.random() < DELAYED else 0.0,
         )
         for position, (type, order) in enumerate(
             shop.orders(seed, messages, soft=SOFT, hard=HARD, deadly=deadly)

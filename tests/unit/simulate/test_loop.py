@@ -8,15 +8,15 @@ import random
 import pytest
 
 from leveret.simulate.loop import Body, Nothing, VirtualClock, VirtualLoop
+from leveret.simulate.run import quietly
 
 
 @pytest.fixture
 def loop():
-    loop = VirtualLoop(random.Random(1))
-    yield loop
-    for body in loop.bodies:
-        body.alive = False
-    loop.close()
+    with quietly():
+        loop = VirtualLoop(random.Random(1))
+        yield loop
+        loop.close()
 
 
 def test_a_year_passes_at_once(loop: VirtualLoop):

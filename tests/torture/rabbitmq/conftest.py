@@ -4,9 +4,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest_asyncio
-from tests.cut_proxy import CutProxy
 from tests.rabbitmq_node import Node
 from tests.torture.rabbitmq.scene import Scene
+
+from leveret.torture.proxy import CutProxy
 
 
 @pytest_asyncio.fixture

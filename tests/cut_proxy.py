@@ -28,6 +28,7 @@ class CutProxy:
         self._held: dict[asyncio.Task[None], asyncio.Event] = {}
         self._hands_on: Final = asyncio.Event()
         self._hands_on.set()
+        self._answers = True
 
     async def start(self, port: int = 0) -> None:
         """Listen; 0: on a port that is free."""
@@ -67,12 +68,17 @@ class CutProxy:
         """Lose all that comes from here on over the connections that are there; new ones are handed on."""
         self._lost.update(self._lines)
 
+    def lose_answers(self) -> None:
+        """Hand on what clients send, and lose all that comes back: it is done, and nobody is told."""
+        self._answers = False
+
     def hold_back(self) -> None:
         """Keep all that comes over the connections that are there, until `hand_on`; new ones are handed on."""
         self._held.update((line, asyncio.Event()) for line in self._lines)
 
     def hand_on(self) -> None:
         """Lose nothing more, and hand on what was kept."""
+        self._answers = True
         self._lost.clear()
         for held in self._held.values():
             held.set()
@@ -116,6 +122,8 @@ class CutProxy:
         try:
             while data := await reader.read(65536):
                 if not self._hands_on.is_set() or line in self._lost:
+                    continue
+                if not self._answers and not counted:
                     continue
                 if (held := self._held.get(line)) is not None:
                     await held.wait()

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -111,15 +111,26 @@ class Cluster:
         """Have it end its connections and stop."""
         self._end(signal.SIGINT, everything=False)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the server and to all that it has started: SIGSTOP and SIGCONT are what it is for."""
+        assert self._server is not None
+        # Each of its processes leads a group of its own.
+        listed = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children")
+        children = listed.read_text().split() if listed.exists() else []
+        for pid in (self._server.pid, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def _end(self, number: signal.Signals, *, everything: bool) -> None:
-        server, self._server = self._server, None
+        server = self._server
         self.plain = False
         if server is not None and server.poll() is None:
             if everything:
-                os.killpg(server.pid, number)
+                self.signal(number)
             else:
                 server.send_signal(number)
             server.wait(30)
+        self._server = None
 
     def end(self) -> None:
         """Kill it, if it runs."""

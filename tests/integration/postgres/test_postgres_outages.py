@@ -82,6 +82,13 @@ async def again_and_again(cluster: Cluster) -> AsyncIterator[None]:
         await restarts
 
 
+async def _shown(url: str, setting: str) -> str:
+    """What somebody who connects now is told of a setting."""
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        (value,) = await (await connection.execute(f"SHOW {setting}")).fetchone() or ("",)
+    return str(value)
+
+
 async def test_b17_a_server_that_takes_no_writes(cluster: Cluster, outage):
     @asynccontextmanager
     async def read_only() -> AsyncIterator[None]:
@@ -89,6 +96,9 @@ async def test_b17_a_server_that_takes_no_writes(cluster: Cluster, outage):
             await admin.execute("SET default_transaction_read_only = off")
             await admin.execute("ALTER SYSTEM SET default_transaction_read_only = on")
             await admin.execute("SELECT pg_reload_conf()")
+            # The server reads it, then tells those who are connected, then lets new ones in.
+            while (await _shown(cluster.url, "default_transaction_read_only")) != "on":
+                pass
             try:
                 yield
             finally:

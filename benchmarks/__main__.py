@@ -23,6 +23,8 @@ QUESTIONS: Final = (
     "retry_persist",
     "retry_republish",
     "retry_postgres",
+    "retry_lateness",
+    "retry_burst",
     "retry_mongodb",
     "waiting_100k",
     "rpc",

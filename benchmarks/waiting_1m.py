@@ -73,7 +73,7 @@ def _figures(name: str, stored: Callable[[Path, int], AbstractContextManager[str
 @contextlib.contextmanager
 def _in_sqlite(here: Path, number: int) -> Iterator[str]:
     store = f"sqlite:///{here}/store.db"
-    asyncio.run(_put(store, [86_400.0]))
+    asyncio.run(put(store, [86_400.0]))
     with contextlib.closing(sqlite3.connect(here / "store.db")) as connection, connection:
         columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(retry)")]
         numbers = (
@@ -87,7 +87,7 @@ def _in_sqlite(here: Path, number: int) -> Iterator[str]:
 @contextlib.contextmanager
 def _in_postgres(_here: Path, number: int) -> Iterator[str]:
     with postgres.schema() as store:
-        asyncio.run(_put(store, [86_400.0]))
+        asyncio.run(put(store, [86_400.0]))
         with postgres.connected(store) as connection:
             columns = [
                 name
@@ -112,7 +112,7 @@ def _renumbered(columns: list[str]) -> str:
     return ", ".join(changed.get(name, name) for name in columns)
 
 
-async def _put(store: str, waits: list[float], *, head_start: float = 0.0) -> float:
+async def put(store: str, waits: list[float], *, head_start: float = 0.0) -> float:
     """Write rows that are due so many seconds after a moment that lies *head_start* seconds ahead, and is returned."""
     opened = make_store(parse_store(store, "here"), system_world())
     await opened.open()
@@ -134,7 +134,7 @@ def _saying(entry: RetryEntry, wait: float) -> RetryEntry:
 
 def _watched(here: Path, store: str) -> dict[str, float]:
     waits = [-HEAD_START, *one_after_another(A_SECOND * SECONDS)]
-    first_due = asyncio.run(_put(store, waits, head_start=HEAD_START))
+    first_due = asyncio.run(put(store, waits, head_start=HEAD_START))
     command = [sys.executable, "-m", "benchmarks.waiting_1m", str(here), str(first_due), str(SECONDS), store]
     answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=Path(__file__).parent.parent)
     found: dict[str, float] = json.loads(answer.stdout)

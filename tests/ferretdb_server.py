@@ -15,12 +15,25 @@ NEEDS = "needs FerretDB or MongoDB: make services"
 
 
 class FerretDB(PrivateServer):
-    """One FerretDB; with a user, it lets nobody else in. Unless durable, it syncs nothing to disk."""
+    """One FerretDB; with a user, it lets nobody else in. Unless durable, it syncs nothing to disk.
 
-    def __init__(self, folder: Path, *, user: str = "", password: str = "", durable: bool = False) -> None:
+    Args:
+        folder: its own. What it stores lies there too, unless *data* names another place.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        data: Path | None = None,
+        user: str = "",
+        password: str = "",
+        durable: bool = False,
+    ) -> None:
         port = free_port()
         synced = "" if durable else "?_pragma=synchronous(off)"
-        (folder / "data").mkdir()
+        data = data or folder / "data"
+        data.mkdir()
         login = (
             [
                 "--test-enable-new-auth",
@@ -35,7 +48,7 @@ class FerretDB(PrivateServer):
             [
                 where("ferretdb", NEEDS),
                 "--handler=sqlite",
-                f"--sqlite-url=file:{folder / 'data'}/{synced}",
+                f"--sqlite-url=file:{data}/{synced}",
                 f"--listen-addr=127.0.0.1:{port}",
                 "--debug-addr=-",
                 "--telemetry=disable",

@@ -47,6 +47,12 @@ class PrivateServer:
             self._process.wait(30)
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        """Of the process, which runs."""
+        assert self._process is not None
+        return self._process.pid
+
     def pause(self) -> None:
         """Stop it where it stands; connections stay open, and nothing is answered."""
         assert self._process is not None

@@ -601,6 +601,9 @@ class Store(RetryStore, DeadLetterStore, ActStore, StartStore, Protocol):
     async def namespaces(self) -> list[str]:
         """Every namespace that it holds something of."""
 
+    async def document_collections(self) -> list[str]:
+        """Every collection of documents (`DocumentStore`) of retry workers that lies in the same place, sorted."""
+
     async def check(self) -> Mapping[str, Any]:
         """Schema version, integrity, size: for `store check`."""
 
@@ -655,6 +658,20 @@ class DocumentStoreInterface(Protocol):
 
     def get_doc_id_field(self) -> str:
         """The field that holds the id."""
+
+
+@runtime_checkable
+class DocumentStore(DocumentStoreInterface, Protocol):
+    """A document store of leveret's own: it is opened and closed, and has leases."""
+
+    async def open(self) -> None:
+        """Open it, and create what is missing. Idempotent."""
+
+    async def close(self) -> None:
+        """Close it. Idempotent."""
+
+    def lease(self, name: str) -> Lease:
+        """The lease of that name among all who use these documents."""
 
 
 class PublisherInterface(Protocol):

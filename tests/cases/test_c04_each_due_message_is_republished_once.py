@@ -1,6 +1,6 @@
 """C04: several retry workers on one store publish each due message once, also where the broker is slow to confirm.
 
-Four on one SQLite file, with 2,000 due at once. (Ten thousand show the same, five times as slowly.)
+Four on one SQLite file, with 2,000 due at once. (Ten thousand, in four processes: tests/torture/test_take_over.py.)
 """
 
 from __future__ import annotations

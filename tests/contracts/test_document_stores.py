@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import uuid
 
@@ -11,18 +12,23 @@ from leveret.core.errors import ConfigError, NotFound, StoreRefused
 from leveret.stores.cached import CachedDocumentStore
 from leveret.stores.documents import MemoryDocumentStore
 from leveret.stores.mongodb import MongoDBDocumentStore
+from leveret.stores.postgres import PostgresDocumentStore
 from leveret.stores.redis_cache import RedisDictCache
-from leveret.stores.sqlite.documents import PAGE, SqliteDocumentStore
+from leveret.stores.sql.documents import PAGE, TableDocuments
+from leveret.stores.sqlite import SqliteDocumentStore
 
 NAMED = {"collection_name": "retries", "doc_id_field": "retry_key"}
 
 
-@pytest.fixture(params=["memory", "sqlite", "mongodb", "mongodb behind redis"])
+@pytest.fixture(params=["memory", "sqlite", "postgresql", "mongodb", "mongodb behind redis"])
 async def store(request, tmp_path):
     if request.param == "memory":
         store = MemoryDocumentStore(**NAMED)
     elif request.param == "sqlite":
         store = SqliteDocumentStore(tmp_path / "leveret.db", **NAMED)
+    elif request.param == "postgresql":
+        cluster = request.getfixturevalue("postgres")
+        store = PostgresDocumentStore(f"{cluster.url}?schema={cluster.schema()}", **NAMED)
     else:
         store = MongoDBDocumentStore.at(request.getfixturevalue("mongodb_url"), **NAMED)
         if request.param == "mongodb behind redis":
@@ -131,7 +137,7 @@ async def test_a_query_is_sorted_by_a_field_those_without_it_first(store):
 
 async def test_a_query_goes_on_while_documents_come_and_go(store):
     # More than are read at once; FerretDB looks through all of them for each.
-    many = 3 * PAGE if isinstance(store, SqliteDocumentStore) else 120
+    many = 3 * PAGE if isinstance(store, TableDocuments) else 120
     await store.upsert_many([{"retry_key": str(number), "n": number} for number in range(many)])
     seen = []
     async for doc in store.query({}):
@@ -139,6 +145,18 @@ async def test_a_query_goes_on_while_documents_come_and_go(store):
         await store.delete(doc["retry_key"])
     assert seen == list(range(many))
     assert await found(store) == []
+
+
+async def test_a_query_ends_also_where_each_document_is_written_anew_meanwhile(store):
+    many = 2 * PAGE + 1 if isinstance(store, TableDocuments) else 20
+    await store.upsert_many([{"retry_key": str(number), "n": number} for number in range(many)])
+    seen = []
+    async for doc in store.query({}):
+        seen.append(doc["n"])
+        assert len(seen) <= many
+        await store.insert(doc | {"seen": True}, overwrite_existing=True)
+    assert seen == list(range(many))
+    assert len(await found(store, {"seen": True})) == many
 
 
 async def test_a_delete_happens_only_where_the_fields_are_as_expected(store):
@@ -174,13 +192,33 @@ def test_names_that_cannot_be_meant_are_refused(bad):
         MemoryDocumentStore(**{"collection_name": "retries", "doc_id_field": "id"} | bad)
 
 
-async def test_documents_lie_in_the_file_beside_other_collections_and_outlive_a_restart(tmp_path):
-    first = SqliteDocumentStore(tmp_path / "leveret.db", collection_name="a", doc_id_field="id")
-    other = SqliteDocumentStore(tmp_path / "leveret.db", collection_name="b", doc_id_field="id")
+@pytest.fixture(params=["sqlite", "postgresql"])
+def beside(request, tmp_path):
+    """Opens stores that share a file, or a schema."""
+    if request.param == "sqlite":
+        return lambda name: SqliteDocumentStore(tmp_path / "x.db", collection_name=name, doc_id_field="id")
+    cluster = request.getfixturevalue("postgres")
+    url = f"{cluster.url}?schema={cluster.schema()}"
+    return lambda name: PostgresDocumentStore(url, collection_name=name, doc_id_field="id")
+
+
+async def test_documents_lie_beside_other_collections_and_outlive_a_restart(beside):
+    first, other = beside("a"), beside("b")
     await first.insert({"id": "x", "n": 1})
     await other.insert({"id": "x", "n": 2})
     await first.close()
     assert (await first.get_document("x"))["n"] == 1
     assert [doc["n"] async for doc in other.query({})] == [2]
     await first.close()
+    await other.close()
+
+
+async def test_of_many_who_change_one_document_at_once_each_is_heard(beside):
+    one, other = beside("a"), beside("a")
+    await one.insert({"id": "x"})
+    await asyncio.gather(*(store.update("x", {f"n{n}": n}) for n in range(20) for store in (one, other)))
+    assert await one.get_document("x") == {"id": "x"} | {f"n{n}": n for n in range(20)}
+    took = await asyncio.gather(*(store.delete("x", expected={"n1": 1}) for store in (one, other)))
+    assert sorted(took) == [False, True]
+    await one.close()
     await other.close()

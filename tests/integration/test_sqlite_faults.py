@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from tests.small_disk import SmallDisk
 
 from leveret.core.errors import NotFound, StoreUnavailable
 from leveret.core.retry_entry import Filter
@@ -166,46 +167,30 @@ async def test_a_locked_file_can_be_read(open_store, path):
 # ── Full ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class SmallDisk:
-    """A disk of 4 MiB that can be filled: a tmpfs where it may be mounted, else a bound on the file itself."""
+class FullableDisk(SmallDisk):
+    """A disk that can be filled; where none may be mounted, a bound on the file itself."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "leveret-test", str(folder)]
-        self.mounted = (
-            sys.platform == "linux"
-            and os.geteuid() == 0
-            and shutil.which("mount") is not None
-            and subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    async def fill_for(self, store: SqliteStore) -> None:
+        if self.mounted:
+            self.fill()
+        else:
+            await self._bound(store, 1)
+
+    async def make_room_for(self, store: SqliteStore) -> None:
+        if self.mounted:
+            self.make_room()
+        else:
+            await self._bound(store, 999_999)
+
+    async def _bound(self, store: SqliteStore, pages: int) -> None:
+        await store.file.write(
+            lambda connection: connection.execute(f"PRAGMA max_page_count = {pages}").fetchall()
         )
-
-    async def fill(self, store: SqliteStore) -> None:
-        if self.mounted:
-            with contextlib.suppress(OSError), (self.folder / "ballast").open("wb", buffering=0) as ballast:
-                while ballast.write(b"x" * KIB):
-                    pass
-        else:
-            await store.file.write(
-                lambda connection: connection.execute("PRAGMA max_page_count = 1").fetchall()
-            )
-
-    async def make_room(self, store: SqliteStore) -> None:
-        if self.mounted:
-            (self.folder / "ballast").unlink()
-        else:
-            await store.file.write(
-                lambda connection: connection.execute("PRAGMA max_page_count = 999999").fetchall()
-            )
-
-    def close(self) -> None:
-        if self.mounted:
-            subprocess.run(["umount", str(self.folder)], check=True)
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    disk = SmallDisk(tmp_path / "disk")
+    disk = FullableDisk(tmp_path / "disk", size=4)
     yield disk
     disk.close()
 
@@ -214,7 +199,7 @@ async def test_a_full_disk_is_told_and_with_room_again_the_store_goes_on(small_d
     store = SqliteStore(small_disk.folder / "leveret.db", clock=WallClock())
     await store.open()
     await store.put([an_entry("before")])
-    await small_disk.fill(store)
+    await small_disk.fill_for(store)
     big = an_entry("big", body=b"x" * 512 * KIB)
     for _ in range(3):
         with pytest.raises(
@@ -222,7 +207,7 @@ async def test_a_full_disk_is_told_and_with_room_again_the_store_goes_on(small_d
         ):
             await store.put([an_entry("small beside it"), big])
     assert await store.count_entries(Filter()) == 1
-    await small_disk.make_room(store)
+    await small_disk.make_room_for(store)
     assert [each.written for each in await store.put([an_entry("after"), big])] == [True, True]
     assert (await store.check())["integrity"] == "ok"
     await store.close()
@@ -232,14 +217,14 @@ async def test_a_full_disk_is_told_and_with_room_again_the_store_goes_on(small_d
 async def test_a_full_disk_fails_all_who_shared_the_transaction_and_nothing_of_it_is_kept(small_disk):
     store = SqliteStore(small_disk.folder / "leveret.db", clock=WallClock())
     await store.open()
-    await small_disk.fill(store)
+    await small_disk.fill_for(store)
     body = b"x" * 256 * KIB
     answers = await asyncio.gather(
         *(store.put([an_entry(str(number), body=body)]) for number in range(5)), return_exceptions=True
     )
     assert all(isinstance(answer, StoreUnavailable) for answer in answers)
     assert len({id(answer) for answer in answers}) == 5
-    await small_disk.make_room(store)
+    await small_disk.make_room_for(store)
     assert await store.count_entries(Filter()) == 0
     await store.close()
 

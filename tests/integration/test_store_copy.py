@@ -10,7 +10,7 @@ from tests.torture.test_killed_at_hand_over_points import rows
 from leveret.core.dead_letter import Replay
 from leveret.core.urls import parse_store
 from leveret.runtime.copying import StoreCopy
-from leveret.runtime.wiring import make_store
+from leveret.runtime.wiring import make_document_store, make_store
 from leveret.runtime.world import system_world
 from leveret.stores.sqlite import SqliteStore
 from leveret.testing.store_contract import a_letter, an_entry
@@ -77,3 +77,32 @@ async def test_from_a_file_to_a_server_and_back_nothing_is_changed_on_the_way(ur
         assert -0.01 <= found.due_at - row.due_at < 5
     assert by_key == {}
     assert {row.id: row for row in came[1]} == {row.id: row for row in went[1]}
+
+
+async def test_documents_of_a_retry_worker_go_to_a_server_and_back_too(url, tmp_path):
+    world = system_world()
+    docs = [
+        {"retry_key": "job:1", "fire_at": 1.25, "message": {"data": {"a.b": 1, "$x": AWKWARD, "": [2**70]}}},
+        {"retry_key": f"{AWKWARD}-\0", "fire_at": 2.0, "generation": 3},
+    ]
+    urls = [f"sqlite:///{tmp_path}/here.db", url, f"sqlite:///{tmp_path}/back.db"]
+    parsed = [parse_store(each, "--to") for each in urls]
+    stores = [make_store(each, world) for each in parsed]
+    documents = [
+        make_document_store(each, world, collection_name="jobs.retry_worker", doc_id_field="retry_key")
+        for each in parsed
+    ]
+    for store in (*stores, *documents):
+        await store.open()
+    try:
+        await documents[0].upsert_many(docs)
+        for here, there in ((0, 1), (1, 2)):
+            assert await stores[here].document_collections() == ["jobs.retry_worker"]
+            pair = (documents[here], documents[there])
+            copy = StoreCopy(stores[here], stores[there], world=world, ttl=30.0, documents={"jobs": pair})
+            async with copy.holding(["jobs"]):
+                assert (await copy.run("jobs")).whole
+        assert [doc async for doc in documents[2].query({}, sort_by="fire_at")] == docs
+    finally:
+        for store in (*stores, *documents):
+            await store.close()

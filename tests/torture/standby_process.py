@@ -1,4 +1,4 @@
-"""A process with a worker and a retry worker on a SQLite file: `standby_process.py STORE LEASE_TTL`.
+"""A process with a worker and a retry worker on a store: `standby_process.py STORE_URL LEASE_TTL`.
 
 It tells on standard output, a JSON object a line, when it gets the lease, when it gives it up, and what its worker ran;
 each with the machine's monotonic clock, which all processes share.
@@ -15,9 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from leveret import Context, Leveret
+from leveret.core.urls import parse_store
 from leveret.runtime.opening import Stand
+from leveret.runtime.wiring import make_store
 from leveret.runtime.world import system_world
-from leveret.stores.sqlite import SqliteStore
 from leveret.transports.memory import MemoryBroker, MemoryTransport
 
 EVENTS = {"holds the retry lease": "gained", "gives up the retry lease": "lost"}
@@ -45,8 +46,8 @@ async def work(store: str, ttl: float) -> None:
     app._stand = Stand(
         world=world,
         transport=lambda: MemoryTransport(MemoryBroker(), world=world),
-        store=lambda: SqliteStore(store, clock=world.clock),
-        knobs=lambda knobs: replace(knobs, lease_ttl=ttl),
+        store=lambda: make_store(parse_store(store, "the test"), world),
+        knobs=lambda knobs: replace(knobs, lease_ttl=ttl, overdue_rate=None),
     )
 
     @app.worker("order.placed")

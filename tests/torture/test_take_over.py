@@ -1,4 +1,4 @@
-"""Two processes on one SQLite file: how soon the standby takes over, and that nothing goes out twice or not at all."""
+"""Processes on one store: how soon a standby takes over, and that nothing goes out twice or not at all."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.e2e.shell import Process
-from tests.torture.test_killed_copy import opened
+from tests.postgres_cluster import Cluster
 
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import Filter, RetryEntry
+from leveret.core.urls import parse_store
+from leveret.ports import Store
 from leveret.retry.lease import STANDBY_POLL
+from leveret.runtime.wiring import make_store
+from leveret.runtime.world import system_world
 
 HERE = Path(__file__).parent
 #: Seconds that a lease lasts here.
@@ -27,16 +32,17 @@ TTL = 1.5
 #: Seconds that a busy machine may take to get to it.
 SLACK = 0.5
 NUMBER = 20
+MANY = 10_000
 #: Seconds between two that fall due.
 APART = 0.02
 
 
 class Retrying(Process):
-    """A process that works on the file, and what it has told."""
+    """A process that works on the store, and what it has told."""
 
-    def __init__(self, store: Path) -> None:
-        call = [sys.executable, str(HERE / "standby_process.py"), str(store), str(TTL)]
-        super().__init__(call, store.parent, dict(os.environ))
+    def __init__(self, store: str, folder: Path) -> None:
+        call = [sys.executable, str(HERE / "standby_process.py"), store, str(TTL)]
+        super().__init__(call, folder, dict(os.environ))
 
     def ran(self) -> list[str]:
         return [line["id"] for line in self.lines() if line["event"] == "ran"]
@@ -50,18 +56,24 @@ class Retrying(Process):
         return next(line["at"] for line in self.lines() if line["event"] == "gained")
 
 
-@pytest.fixture
-def store(tmp_path) -> Path:
-    return tmp_path / "leveret.db"
+@pytest.fixture(params=["sqlite", "postgres", "mongodb"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store."""
+    if request.param == "postgres":
+        cluster: Cluster = request.getfixturevalue("postgres")
+        return f"{cluster.url}?schema={cluster.schema()}"
+    if request.param == "mongodb":
+        return str(request.getfixturevalue("mongodb_url"))
+    return f"sqlite:///{tmp_path}/leveret.db"
 
 
 @pytest.fixture
-def start(store) -> Iterator[Callable[[], Retrying]]:
+def start(store: str, tmp_path: Path) -> Iterator[Callable[[], Retrying]]:
     """Starts processes, which are gone at the end."""
     started: list[Retrying] = []
 
     def start() -> Retrying:
-        started.append(Retrying(store))
+        started.append(Retrying(store, tmp_path))
         return started[-1]
 
     yield start
@@ -81,8 +93,19 @@ def two(start) -> tuple[Retrying, Retrying]:
     return holder, standby
 
 
-def put_due(store: Path, *waits: float) -> None:
-    """Write messages into the file, named by their numbers, which are due in so many seconds each."""
+@asynccontextmanager
+async def opened(url: str) -> AsyncIterator[Store]:
+    """The store of that URL, open within the block."""
+    store = make_store(parse_store(url, "the test"), system_world())
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def put_due(store: str, *waits: float) -> None:
+    """Write messages into the store, named by their numbers, which are due in so many seconds each."""
 
     def entry(number: int, wait: float) -> RetryEntry:
         id = f"order-{number}"
@@ -95,13 +118,15 @@ def put_due(store: Path, *waits: float) -> None:
 
     async def put() -> None:
         async with opened(store) as kept:
-            await kept.put([entry(number, wait) for number, wait in enumerate(waits)])
+            entries = [entry(number, wait) for number, wait in enumerate(waits)]
+            for begin in range(0, len(entries), 500):
+                await kept.put(entries[begin : begin + 500])
 
     asyncio.run(put())
 
 
-async def until_wait(store: Path, number: int) -> None:
-    """Return when so many wait in the file; nobody tells when."""
+async def until_wait(store: str, number: int) -> None:
+    """Return when so many wait in the store; nobody tells when."""
     async with opened(store) as kept:
         while await kept.count_entries(Filter(namespace="shop")) != number:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -128,7 +153,7 @@ def test_after_a_clean_stop_the_standby_takes_over_within_a_second(two, store):
     all_ran_once_in(standby)
 
 
-def test_after_a_kill_the_standby_takes_over_once_the_lease_is_over_and_not_before(two, store):
+def test_b31_after_a_kill_the_standby_takes_over_once_the_lease_is_over_and_not_before(two, store):
     holder, standby = two
     put_due(store, *one_after_another(0.5))
     began = time.monotonic()
@@ -138,8 +163,10 @@ def test_after_a_kill_the_standby_takes_over_once_the_lease_is_over_and_not_befo
     all_ran_once_in(standby)
 
 
+# On the other stores as well, on RabbitMQ: tests/torture/rabbitmq/test_paused_leader.py.
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
 def test_a_holder_stopped_for_longer_than_its_lease_publishes_nothing_when_it_goes_on(start, store):
-    put_due(store, 0.0, *one_after_another(3.0)[1:])
+    put_due(store, 0.0, *one_after_another(5.0)[1:])
     holder = start()
     # It has loaded what is due soon, and has nothing in hand.
     holder.wait_for('"order-0"')
@@ -152,3 +179,18 @@ def test_a_holder_stopped_for_longer_than_its_lease_publishes_nothing_when_it_go
     all_ran_once_in(standby, holder)
     assert holder.stop() == 0
     assert holder.ran() == ["order-0"]
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_c04_of_four_processes_on_one_file_one_publishes_and_each_of_10000_goes_once(start, store):
+    put_due(store, *[5.0] * MANY)
+    four = [start() for _ in range(4)]
+    for process in four:
+        process.wait_for('"runs"')
+    asyncio.run(until_wait(store, 0))
+    # What is published and has not begun ends with a process, as its broker is in its memory.
+    while sum(process.told.count('"ran"') for process in four) < MANY:
+        time.sleep(0.05)
+    ran = [process.ran() for process in four if process.stop() == 0]
+    assert [len(each) for each in sorted(ran, key=len)] == [0, 0, 0, MANY]
+    assert len(set(max(ran, key=len))) == MANY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +12,14 @@ from leveret.cli import exits
 from leveret.cli.options import Common, command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import AsyncIterator, Mapping, Sequence
     from typing import Any
 
     from leveret.cli.looking import Look
     from leveret.core.urls import StoreUrl
-    from leveret.runtime.copying import Copied, StoreCopy, Tally
+    from leveret.ports import DocumentStore
+    from leveret.runtime.copy_counts import Copied, Tally
+    from leveret.runtime.copying import StoreCopy
 
 
 def add_to(cli: typer.Typer) -> None:
@@ -69,7 +72,8 @@ async def copy(
 ) -> int:
     """Copy all that waits and all that is dead into another store.
 
-    What is left of each delay is kept, and so are bodies, byte for byte, and states. The store itself stays as it is.
+    What is left of each delay is kept, and so are bodies, byte for byte, and states. Documents that a RetryWorkerRunner
+    keeps for programs of the JSON form come along. The store itself stays as it is.
     Stop every process of the app first: nobody may hold a lease on either side. What is in the other store already is
     left as it is, so that a copy that was cut short is run again to go on. Ends with exit code 6 where something is
     missing over there.
@@ -84,16 +88,19 @@ async def copy(
     async with looking(common) as look:
         _refuse_useless(look, url)
         target = make_store(url, look.world)
-        copying = StoreCopy(look.store, target, world=look.world, ttl=look.config.lease.ttl)
-        await _warn_of_documents(look)
         try:
             try:
                 await target.open(create=not dry_run)
             except NotFound:
                 return await _would_copy(look, str(url), None)
+            ttl = look.config.lease.ttl
             if dry_run:
+                copying = StoreCopy(look.store, target, world=look.world, ttl=ttl)
                 return await _would_copy(look, target.display, copying)
-            return await _copy(look, copying, target.display, yes=yes)
+            async with _documents(look, look.config.store, url) as (ours, theirs):
+                both = {namespace: (ours[namespace], theirs[namespace]) for namespace in ours}
+                copying = StoreCopy(look.store, target, world=look.world, ttl=ttl, documents=both)
+                return await _copy(look, copying, target.display, list(both), yes=yes)
         finally:
             await target.close()
 
@@ -140,41 +147,73 @@ def _refuse_useless(look: Look, to: StoreUrl) -> None:
 async def _would_copy(look: Look, to: str, copying: StoreCopy | None) -> int:
     """What a copy would be about; *copying* is None where there is no other store yet."""
     from leveret.core.retry_entry import Filter
-    from leveret.runtime.copying import STATES
+    from leveret.runtime.copying import STATES, how_many
 
-    for namespace in await look.namespaces():
-        wanted = Filter(namespace=namespace)
-        waiting = await look.store.count_entries(wanted)
-        letters = await look.store.count_letters(wanted, states=STATES)
-        if look.console.json:
-            look.console.record(
-                {
-                    "namespace": namespace,
-                    "to": to,
-                    "would_copy": {"retries": waiting, "dead_letters": letters},
-                }
-            )
-        else:
-            look.console.result(
-                f"{namespace}: {waiting} waiting and {letters} dead would be copied to {to}, those left out that it "
-                "has already; nothing was done (--dry-run)"
-            )
-        if copying is not None:
-            await _warn(look, copying, namespace)
+    async with _documents(look, look.config.store) as (ours,):
+        for namespace in await _namespaces(look, list(ours)):
+            wanted = Filter(namespace=namespace)
+            would = {
+                "retries": await look.store.count_entries(wanted),
+                "dead_letters": await look.store.count_letters(wanted, states=STATES),
+            }
+            words = f"{would['retries']} waiting and {would['dead_letters']} dead"
+            if namespace in ours:
+                would["documents"] = await how_many(ours[namespace])
+                words = f"{would['retries']} waiting, {would['documents']} documents and {would['dead_letters']} dead"
+            if look.console.json:
+                look.console.record({"namespace": namespace, "to": to, "would_copy": would})
+            else:
+                look.console.result(
+                    f"{namespace}: {words} would be copied to {to}, those left out that it has already; nothing was "
+                    "done (--dry-run)"
+                )
+            if copying is not None:
+                await _warn(look, copying, namespace)
     return exits.DONE
 
 
-async def _warn_of_documents(look: Look) -> None:
-    """Tell where a RetryWorkerRunner has been at work, which keeps documents of its own."""
-    from leveret.retry.worker import RETRY_WORKER_TYPE
+@contextlib.asynccontextmanager
+async def _documents(look: Look, *urls: StoreUrl) -> AsyncIterator[list[dict[str, DocumentStore]]]:
+    """What retry workers keep for programs of the JSON form in our store: at each of *urls*, by namespace, open.
 
+    A runner keeps what it watches on the exchange `jobs` in the collection `jobs.retry_worker`, under a lease of that
+    name: that is in namespace `jobs`. Another collection stands for itself.
+    """
+    from leveret.retry.worker import RETRY_WORKER_TYPE, RetryWorker
+    from leveret.runtime.wiring import make_document_store
+
+    collections = set(await look.store.document_collections())
     for lease in await look.store.leases(None):
         exchange, _, name = lease.rpartition("/")
-        if name == RETRY_WORKER_TYPE:
-            look.console.warning(
-                f"a RetryWorkerRunner has kept messages of exchange {exchange} in {look.store.display}. They are "
-                "documents, and not copied: let it run there until none is left"
-            )
+        # Where a runner has kept nothing yet, it is known by its lease alone.
+        if name == RETRY_WORKER_TYPE and exchange not in collections:
+            collections.add(f"{exchange}.{RETRY_WORKER_TYPE}")
+    named = {}
+    for collection in sorted(collections):
+        exchange = collection.removesuffix(f".{RETRY_WORKER_TYPE}")
+        namespace = collection if exchange in collections else exchange
+        if look.namespace in (None, namespace):
+            named[namespace] = collection
+    async with contextlib.AsyncExitStack() as opened:
+        found: list[dict[str, DocumentStore]] = []
+        for url in urls:
+            stores = {}
+            for namespace, collection in named.items():
+                store = stores[namespace] = make_document_store(
+                    url,
+                    look.world,
+                    collection_name=collection,
+                    doc_id_field=RetryWorker.REQUIRED_DOC_ID_FIELD,
+                )
+                opened.push_async_callback(store.close)
+                await store.open()
+            found.append(stores)
+        yield found
+
+
+async def _namespaces(look: Look, documented: Sequence[str]) -> list[str]:
+    """Those to copy: what is shown, and those with documents alone."""
+    return sorted({*await look.namespaces(), *documented})
 
 
 async def _warn(look: Look, copying: StoreCopy, namespace: str) -> bool:
@@ -189,9 +228,9 @@ async def _warn(look: Look, copying: StoreCopy, namespace: str) -> bool:
     return bool(since)
 
 
-async def _copy(look: Look, copying: StoreCopy, to: str, *, yes: bool) -> int:
+async def _copy(look: Look, copying: StoreCopy, to: str, documented: Sequence[str], *, yes: bool) -> int:
     console = look.console
-    namespaces = await look.namespaces()
+    namespaces = await _namespaces(look, documented)
     for namespace in namespaces:
         if await _warn(look, copying, namespace):
             refused = console.agreed(f"copy {namespace} to {to} once more", yes=yes)
@@ -210,9 +249,10 @@ def _tell_copied(look: Look, to: str, found: Sequence[Copied]) -> None:
     console = look.console
     if console.json:
         for each in found:
+            documents = {} if each.documents is None else {"documents": _counts(each.documents)}
             console.record({
                 "namespace": each.namespace, "from": look.store.display, "to": to, "whole": each.whole,
-                "retries": _counts(each.retries), "dead_letters": _counts(each.letters),
+                "retries": _counts(each.retries), "dead_letters": _counts(each.letters), **documents,
                 "acts": each.acts, "maybe_twice": each.claimed,
             })  # fmt: skip
     else:
@@ -222,13 +262,14 @@ def _tell_copied(look: Look, to: str, found: Sequence[Copied]) -> None:
             [
                 (each.namespace, what, *map(str, _counts(tally).values()))
                 for each in found
-                for what, tally in (("waiting", each.retries), ("dead letters", each.letters))
+                for what, tally in _tallies(each)
             ],
             right=("copied", "there already", "refused", "here", "there"),
         )
     for each in found:
-        for words in (*each.retries.refused, *each.letters.refused):
-            console.warning(f"the other store does not take {words}")
+        for _, tally in _tallies(each):
+            for words in tally.refused:
+                console.warning(f"the other store does not take {words}")
         if each.claimed:
             console.warning(
                 f"{each.namespace}: a replay was in the middle of {each.claimed} dead letters. They lie as dead over "
@@ -238,6 +279,12 @@ def _tell_copied(look: Look, to: str, found: Sequence[Copied]) -> None:
             console.warning(f"{each.namespace} is not all there. Run it again to go on")
     if found and all(each.whole for each in found):
         console.note(f"All of it is there. Let the app use it now, and this one no more:  store = {to}")
+
+
+def _tallies(copied: Copied) -> list[tuple[str, Tally]]:
+    """The kinds of rows, and what became of them."""
+    documents = [] if copied.documents is None else [("documents", copied.documents)]
+    return [("waiting", copied.retries), *documents, ("dead letters", copied.letters)]
 
 
 def _counts(tally: Tally) -> dict[str, int]:

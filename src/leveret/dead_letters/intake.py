@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from leveret.core import handover
-from leveret.core.alarm import RETRY_STORE_UNAVAILABLE
+from leveret.core.alarm import RETRY_STORE_UNAVAILABLE, Alarm
 from leveret.core.dead_letter import DeadLetter
 from leveret.core.errors import StoreRefused, StoreUnavailable
 from leveret.dead_letters.reading import is_expired_request, read
@@ -96,11 +96,13 @@ class LetterIntake(BatchConsumer[DeadLetter, DeadLetter]):
         """Try this one again and again, apart from the others."""
         for wait in held_backoff():
             try:
-                letters = await self.write([one.entry])
+                with self.asking():
+                    letters = await self.write([one.entry])
             except StoreRefused as error:
-                self.tell(error, wait, about=self._refusal)
+                self._tell_refused(error)
+                self.log_held(error, wait)
             except StoreUnavailable as error:
-                self.tell(error, wait, about=self.parts.names.namespace)
+                self.log_held(error, wait)
             else:
                 self._no_more_refused()
                 await self.ack([one], letters)
@@ -108,6 +110,16 @@ class LetterIntake(BatchConsumer[DeadLetter, DeadLetter]):
             await self.parts.world.clock.sleep(wait)
             if one.delivery.stale:
                 return
+
+    def _tell_refused(self, error: StoreRefused) -> None:
+        self.parts.alarms.emit(
+            Alarm(
+                code=RETRY_STORE_UNAVAILABLE,
+                title=self.held_title,
+                about=self._refusal,
+                fields={"store": self.parts.store.display, "error": str(error)},
+            )
+        )
 
     def _no_more_refused(self) -> None:
         self.parts.alarms.resolved(RETRY_STORE_UNAVAILABLE, self._refusal)

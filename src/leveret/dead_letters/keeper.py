@@ -17,7 +17,7 @@ class Keeper(TermService):
     """Keeps the dead letters of one namespace, while it holds the keeper lease."""
 
     def __init__(self, parts: Parts, *, ttl: float, acts_every: float = ACTS_EVERY) -> None:
-        super().__init__(parts, lease="keeper", ttl=ttl)
+        super().__init__(parts, lease="keeper", ttl=ttl, askers=(parts.names.dead_letters,))
         self._acts_every = acts_every
         self._replays = Replays(parts, self.keeper)
         self._growth = Growth(parts)

@@ -6,9 +6,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Coroutine, Sequence
+from contextlib import AbstractContextManager
 from typing import Generic, NamedTuple, TypeVar
 
-from leveret.core.alarm import RETRY_STORE_UNAVAILABLE, Alarm
 from leveret.core.dead_letter import DeadLetter
 from leveret.core.errors import (
     AccessRefused,
@@ -201,7 +201,8 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
         """Store these, however long it takes, and ack them; what the store refuses is halved."""
         for wait in held_backoff():
             try:
-                written = await self._written_whole(taken)
+                with self.asking():
+                    written = await self._written_whole(taken)
             except StoreRefused as error:
                 if len(taken) == 1:
                     self.refused(taken[0], error)
@@ -211,10 +212,12 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
                     await self._put(taken[middle:])
                 return
             except StoreUnavailable as error:
-                self.tell(error, wait, about=self.parts.names.namespace)
+                self.log_held(error, wait)
                 await self.parts.world.clock.sleep(wait)
                 taken = [one for one in taken if not one.delivery.stale]
                 if not taken:
+                    # Others have them now, and nothing of ours is left that the store would have to take.
+                    self.parts.store_condition.over_for(self.queue)
                     return
             else:
                 await self.ack(taken, written)
@@ -234,23 +237,23 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
                 await self.ack(taken, writing.result())
             raise
 
-    def tell(self, error: StoreError, wait: float, *, about: str) -> None:
+    @property
+    def held_title(self) -> str:
+        """What an alarm says while the store does not take what we have."""
+        return f"{self._what} cannot be stored; they wait in {self.queue}"
+
+    def asking(self) -> AbstractContextManager[None]:
+        """Within the block the store is asked to take what we have."""
+        return self.parts.store_condition.asking(self.queue, self.held_title)
+
+    def log_held(self, error: StoreError, wait: float) -> None:
         """The store does not take what we have; we try again in *wait* seconds."""
-        self.parts.alarms.emit(
-            Alarm(
-                code=RETRY_STORE_UNAVAILABLE,
-                title=f"{self._what} cannot be stored; they wait in {self.queue}",
-                about=about,
-                fields={"store": self.parts.store.display, "error": str(error)},
-            )
-        )
         log.warning(
             "%s cannot be stored, again in %g s: %s", self._what, wait, error, extra={"action": "held"}
         )
 
     async def ack(self, taken: Sequence[Taken[Entry]], written: Sequence[Written]) -> None:
         """Ack what is stored."""
-        self.parts.alarms.resolved(RETRY_STORE_UNAVAILABLE, self.parts.names.namespace)
         for (delivery, entry), each in zip(taken, written, strict=True):
             if self.parts.world.reached is not None:
                 await self.parts.reach(self._at_stored, entry.message_id)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from leveret.core.envelope import Where
 from leveret.core.run import Run
 from leveret.core.topology import Names, RMQExchangeConfig, Topology
+from leveret.pipeline.store_condition import StoreCondition
 from leveret.ports import Alarms, Store, Transport, World
 
 log = logging.getLogger("leveret")
@@ -30,6 +31,11 @@ class Parts:
     holder: str
     #: Told of every settled delivery.
     watchers: list[Callable[[Run], object]] = field(default_factory=list)
+    #: Whether the store answers; whoever cannot go on without it asks by way of this.
+    store_condition: StoreCondition = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store_condition = StoreCondition(self)
 
     @property
     def where(self) -> Where:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from leveret.core import handover
-from leveret.core.alarm import RETRY_REPUBLISH_FAILED, RETRY_STORE_UNAVAILABLE, Alarm
+from leveret.core.alarm import RETRY_REPUBLISH_FAILED, Alarm
 from leveret.core.errors import (
     BrokerError,
     LeaseLost,
@@ -52,6 +53,9 @@ ONCE_MORE = 0.02
 OTHERS_EVERY = 0.5
 #: A queue that is gone is looked for with these waits, the last one for ever.
 BLOCKED_BACKOFF = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0)
+#: Who asks the store here. What can be read cannot always be written.
+_LOOKING, _CHANGING = "retries looked for", "retries changed"
+ASKERS = (_LOOKING, _CHANGING)
 #: Latenesses that are remembered for the percentiles, and failing rows whose tries are counted.
 REMEMBERED = 10_000
 
@@ -99,8 +103,9 @@ class Dispatch:
         #: Rows under way, and rows that went out and have no answer yet, by queue.
         self._of_queue: Counter[str] = Counter()
         self._silent: Counter[str] = Counter()
-        #: Rows that are due, and wait for room in their queue: by queue, then by key, the first one first.
-        self._deferred: dict[str, dict[str, Due]] = {}
+        #: Rows that are due, and wait for room in their queue: by queue, then by key, the first one first, each with
+        #: the monotonic time at which it was due.
+        self._deferred: dict[str, dict[str, tuple[float, Due]]] = {}
         #: Queues that are gone: how often they were looked for.
         self._gone: dict[str, int] = {}
         self._looking: dict[str, Timer] = {}
@@ -185,6 +190,9 @@ class Dispatch:
                 self.overdue_done = False
                 self._look_overdue.set()
                 now = self._clock.monotonic()
+            # Where no batch can begin the lane does not wait for one: what falls due meanwhile has to be looked at.
+            let_go = [] if self._room.locked() else self._let_go(now)
+            await self._begin(let_go)
             due_now = self.schedule.pop_due(now, BATCH)
             rows = [due for due in due_now if due.key not in self.under_way]
             for due in due_now:
@@ -193,8 +201,7 @@ class Dispatch:
                     self.schedule.add(due._replace(due_in=ONCE_MORE), now=now)
             if rows:
                 await self._start(rows)
-                continue
-            if self._let_go():
+            if rows or let_go:
                 continue
             next_in = self.schedule.next_in(now)
             refill_in = self.schedule.refill_in(now)
@@ -206,16 +213,16 @@ class Dispatch:
             asked_at = self._clock.monotonic()
             schedule.refilling()
             try:
-                rows = await self._store.upcoming(
-                    self._namespace,
-                    within=schedule.horizon,
-                    since=schedule.overlooked(asked_at),
-                    limit=schedule.capacity,
-                )
-            except StoreUnavailable as error:
-                await self._store_is_away(error, wait)
+                with self._asking(_LOOKING):
+                    rows = await self._store.upcoming(
+                        self._namespace,
+                        within=schedule.horizon,
+                        since=schedule.overlooked(asked_at),
+                        limit=schedule.capacity,
+                    )
+            except StoreUnavailable:
+                await self._clock.sleep(wait)
                 continue
-            self._store_is_back()
             schedule.refilled(
                 (due for due, _ in rows),
                 now=self._clock.monotonic(),
@@ -235,9 +242,10 @@ class Dispatch:
                 while sum(map(len, self._deferred.values())) >= MOST_DEFERRED:
                     await self._clock.sleep(LANE_STEP)
                 try:
-                    rows = await self._store.upcoming(self._namespace, within=0, limit=limit, after=after)
-                except StoreUnavailable as error:
-                    await self._store_is_away(error, 1.0)
+                    with self._asking(_LOOKING):
+                        rows = await self._store.upcoming(self._namespace, within=0, limit=limit, after=after)
+                except StoreUnavailable:
+                    await self._clock.sleep(1.0)
                     continue
                 if not rows:
                     break
@@ -254,15 +262,16 @@ class Dispatch:
         while True:
             await self._clock.sleep(OTHERS_EVERY)
             try:
-                rows = await self._store.upcoming(
-                    self._namespace,
-                    within=2 * OTHERS_EVERY,
-                    since=OVERDUE_AFTER,
-                    limit=self.schedule.capacity,
-                )
-                next_due = await self._store.next_due(self._namespace)
-            except StoreUnavailable as error:
-                await self._store_is_away(error, 1.0)
+                with self._asking(_LOOKING):
+                    rows = await self._store.upcoming(
+                        self._namespace,
+                        within=2 * OTHERS_EVERY,
+                        since=OVERDUE_AFTER,
+                        limit=self.schedule.capacity,
+                    )
+                    next_due = await self._store.next_due(self._namespace)
+            except StoreUnavailable:
+                await self._clock.sleep(1.0)
                 continue
             for due, _ in rows:
                 if not self._in_hand(due) and not self.schedule.has(due):
@@ -286,7 +295,9 @@ class Dispatch:
             await asyncio.wait(self._batches)
 
     async def _start(self, rows: Sequence[Due]) -> None:
-        going = self._without_unanswered(rows)
+        await self._begin(self._without_unanswered(rows))
+
+    async def _begin(self, going: Sequence[Due]) -> None:
         self.under_way.update(due.key for due in going)
         self._of_queue.update(due.queue for due in going)
         for batch in _by_size(going):
@@ -300,19 +311,23 @@ class Dispatch:
         """Rows that may go out; those that did and have no answer yet wait for it, with the rest of a silent queue."""
         going: list[Due] = []
         more: Counter[str] = Counter()
+        now = self._clock.monotonic()
         for due in rows:
             answer = self._published.get((due.key, due.failure))
             waits = answer is not None and not answer.done()
             overdue = due.due_in < -OVERDUE_AFTER
             most = OVERDUE_OF_ONE_QUEUE if overdue else MOST_OF_ONE_QUEUE
             full = self._of_queue[due.queue] + self._silent[due.queue] + more[due.queue] >= most
-            # Oldest first: what is overdue does not pass what waits for room already.
-            full = full or (overdue and due.queue in self._deferred)
+            # Oldest first: nothing passes what waits for room already, save a fresh one what is overdue.
+            waiting = self._deferred.get(due.queue)
+            if waiting:
+                first_due_at, _ = next(iter(waiting.values()))
+                full = full or overdue or now - first_due_at <= OVERDUE_AFTER
             if waits or (full and self._silent[due.queue]):
                 self.add(due._replace(due_in=UNANSWERED_AGAIN))
             elif full:
                 # A batch of that queue is under way; its end wakes the lane, which lets them go.
-                self._deferred.setdefault(due.queue, {})[due.key] = due
+                self._deferred.setdefault(due.queue, {})[due.key] = now + due.due_in, due
             else:
                 more[due.queue] += 1
                 going.append(due)
@@ -332,20 +347,24 @@ class Dispatch:
         self._woken.set()
         self._hand_on(task)
 
-    def _let_go(self) -> bool:
+    def _let_go(self, now: float) -> list[Due]:
         """As many deferred rows as there is room for; all of them each time took longer than their publishes."""
-        any_went = False
+        going: list[Due] = []
         for queue, rows in list(self._deferred.items()):
             room = OVERDUE_OF_ONE_QUEUE - self._of_queue[queue] - self._silent[queue]
-            if room <= 0 and not self._of_queue[queue]:
-                # It has fallen silent, and no batch of it is left whose end would let them go.
-                room = len(rows)
-            for _ in range(min(room, len(rows))):
-                self.add(rows.pop(next(iter(rows)))._replace(due_in=0.0))
-                any_went = True
+            silent = room <= 0 and not self._of_queue[queue]
+            for _ in range(min(len(rows) if silent else room, len(rows))):
+                _, due = rows.pop(next(iter(rows)))
+                if silent:
+                    # No batch of it is left whose end would let them go: each waits for an answer by itself.
+                    self.add(due._replace(due_in=0.0))
+                elif due.key in self.under_way:
+                    self.add(due._replace(due_in=ONCE_MORE))
+                else:
+                    going.append(due)
             if not rows:
                 del self._deferred[queue]
-        return any_went
+        return going
 
     def _hand_on(self, task: asyncio.Task[None]) -> None:
         """What ended a task of ours ends the term."""
@@ -368,15 +387,14 @@ class Dispatch:
         """Take, publish, confirmed and not returned, delete."""
         taken_at = self._clock.monotonic()
         try:
-            entries = await self._store.take(
-                self._namespace, [(due.key, due.failure) for due in rows], grant=self._proof()
-            )
-        except StoreUnavailable as error:
-            self._alarm_store(error)
+            with self._asking(_CHANGING):
+                entries = await self._store.take(
+                    self._namespace, [(due.key, due.failure) for due in rows], grant=self._proof()
+                )
+        except StoreUnavailable:
             for due in rows:
                 self.add(due._replace(due_in=1.0))
             return
-        self._store_is_back()
         if self._parts.world.reached is not None:
             for entry in entries:
                 await self._parts.reach(handover.TAKEN_WHEN_DUE, entry.message_id)
@@ -410,13 +428,13 @@ class Dispatch:
         self._published.update({(entry.key, entry.failure): None for entry in done})
         for wait in held_backoff():
             try:
-                await self._store.remove(
-                    self._namespace, [(entry.key, entry.failure) for entry in done], grant=self._proof()
-                )
-            except StoreUnavailable as error:
-                await self._store_is_away(error, wait)
+                with self._asking(_CHANGING):
+                    await self._store.remove(
+                        self._namespace, [(entry.key, entry.failure) for entry in done], grant=self._proof()
+                    )
+            except StoreUnavailable:
+                await self._clock.sleep(wait)
             else:
-                self._store_is_back()
                 for entry in done:
                     self._published.pop((entry.key, entry.failure), None)
                 return
@@ -489,7 +507,8 @@ class Dispatch:
             self._parts.alarms.resolved(RETRY_REPUBLISH_FAILED, where)
 
     async def _postpone(self, rows: Sequence[Due], wait: float, reason: str) -> None:
-        try:
+        # Where it stays due in the store, it is looked for again all the same.
+        with contextlib.suppress(StoreUnavailable), self._asking(_CHANGING):
             await self._store.postpone(
                 self._namespace,
                 [(due.key, due.failure) for due in rows],
@@ -497,8 +516,6 @@ class Dispatch:
                 blocked=reason,
                 grant=self._proof(),
             )
-        except StoreUnavailable as error:
-            self._alarm_store(error)
         for due in rows:
             self.add(due._replace(due_in=wait))
 
@@ -548,9 +565,9 @@ class Dispatch:
     async def _returned(self, queue: str) -> None:
         """The queue is back: all that was blocked for it goes."""
         try:
-            released = await self._store.unblock(self._namespace, queue, grant=self._proof())
-        except StoreUnavailable as error:
-            self._alarm_store(error)
+            with self._asking(_CHANGING):
+                released = await self._store.unblock(self._namespace, queue, grant=self._proof())
+        except StoreUnavailable:
             self._watch_gone(queue)
             return
         self._gone.pop(queue, None)
@@ -568,7 +585,7 @@ class Dispatch:
         self._look_overdue.set()
         self._woken.set()
 
-    # ── The store, and what is told ───────────────────────────────────────────────────────────────────────────────────
+    # ── The store ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _proof(self) -> Grant:
         grant = self._keeper.grant
@@ -576,22 +593,9 @@ class Dispatch:
             raise LeaseLost("the lease is not held any more")
         return grant
 
-    async def _store_is_away(self, error: StoreUnavailable, wait: float) -> None:
-        self._alarm_store(error)
-        await self._clock.sleep(wait)
-
-    def _alarm_store(self, error: StoreUnavailable) -> None:
-        self._parts.alarms.emit(
-            Alarm(
-                code=RETRY_STORE_UNAVAILABLE,
-                title=f"retries of {self._namespace} cannot be read or removed; nothing is published blindly",
-                about=self._namespace,
-                fields={"store": self._store.display, "error": str(error)},
-            )
-        )
-
-    def _store_is_back(self) -> None:
-        self._parts.alarms.resolved(RETRY_STORE_UNAVAILABLE, self._namespace)
+    def _asking(self, who: str) -> contextlib.AbstractContextManager[None]:
+        title = f"retries of {self._namespace} cannot be read or removed; nothing is published blindly"
+        return self._parts.store_condition.asking(who, title)
 
 
 def _by_size(rows: Sequence[Due]) -> Iterator[list[Due]]:

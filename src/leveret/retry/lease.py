@@ -55,6 +55,8 @@ class LeaseKeeper:
         self._trusted_until = float("-inf")
         self._task: asyncio.Task[None] | None = None
         self._expiry: Timer | None = None
+        #: When the request that is under way was made.
+        self._asked_at: float | None = None
         self._last_error = ""
 
     @property
@@ -94,7 +96,7 @@ class LeaseKeeper:
 
     async def run_once(self) -> None:
         """Ask for the lease, or for more of it, once."""
-        started = self._clock.monotonic()
+        started = self._asked_at = self._clock.monotonic()
         now = self._clock.now()
         try:
             held = await self._lease.acquire_or_renew(self._holder, now, now + self._ttl)
@@ -107,12 +109,17 @@ class LeaseKeeper:
             log.exception("the lease of %s could not be asked for", self._holder)
             self._step_down(f"the lease could not be renewed: {type(error).__name__}: {error}")
             return
+        finally:
+            self._asked_at = None
+        took = self._clock.monotonic() - started
+        if took >= self._ttl:
+            # Nobody can hold a lease, and work, with a store that answers so late.
+            self._away(f"it answered after {took:.1f} s")
+            self._step_down("the renewal's answer came after the lease had ended")
+            return
         self._away(None)
         if grant is None:
             self._step_down("somebody else holds the lease")
-            return
-        if started + self._ttl <= self._clock.monotonic():
-            self._step_down("the renewal's answer came after the lease had ended")
             return
         taken = self._grant is None or self._grant.term != grant.term
         if taken and self._grant is not None:
@@ -132,6 +139,10 @@ class LeaseKeeper:
 
     def _expired(self) -> None:
         if not self.holds:
+            silent = 0.0 if self._asked_at is None else self._clock.monotonic() - self._asked_at
+            # A request that was made just now says nothing of the store: this process itself may have stood still.
+            if silent > self._ttl / 3:
+                self._away(f"it has not answered for {silent:.1f} s")
             self._step_down("the lease ended before it was renewed")
         else:
             self._watch_expiry()

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from leveret.core.alarm import RETRY_STORE_UNAVAILABLE, Alarm
 from leveret.core.errors import LeaseLost, StoreUnavailable
 from leveret.core.retry_entry import Due
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import Publisher
 from leveret.ports import Grant
 from leveret.retry.acts import RetryActs
-from leveret.retry.dispatch import Dispatch, Lateness
+from leveret.retry.dispatch import ASKERS, Dispatch, Lateness
 from leveret.retry.intake import Intake
 from leveret.retry.lease import LeaseKeeper, Standing
 from leveret.retry.republish import TransportRepublisher
@@ -29,9 +28,15 @@ class TermService:
     """Works while it holds a lease: one term of work after another, each from scratch.
 
     A subclass gives `work`, which runs until it is cancelled (the lease went, or we stop) or raises.
+
+    Args:
+        parts: what the verbs share.
+        lease: which one.
+        ttl: seconds that it lasts.
+        askers: who asks the store within a term, and no more when that has ended.
     """
 
-    def __init__(self, parts: Parts, *, lease: str, ttl: float) -> None:
+    def __init__(self, parts: Parts, *, lease: str, ttl: float, askers: Sequence[str] = ()) -> None:
         self.parts = parts
         self.nudged = asyncio.Event()
         self.keeper = LeaseKeeper(
@@ -44,8 +49,7 @@ class TermService:
             away=self._store_is_away,
         )
         self._lease = lease
-        #: Whether it was told here that the lease cannot be asked for.
-        self._told_away = False
+        self._askers = askers
         self._work: asyncio.Task[None] | None = None
         #: Every term that has not ended yet; at most one of them works, the others come to their end.
         self._terms: set[asyncio.Task[None]] = set()
@@ -77,22 +81,16 @@ class TermService:
 
     def _store_is_away(self, why: str | None) -> None:
         """Nobody works without a lease: that the store is away is told here, also before the first term."""
-        about = self.parts.names.namespace
-        if why is None:
-            # Where others say that the store is away, a lease that could be renewed does not prove them wrong.
-            if self._told_away:
-                self._told_away = False
-                self.parts.alarms.resolved(RETRY_STORE_UNAVAILABLE, about)
-            return
-        self._told_away = True
-        self.parts.alarms.emit(
-            Alarm(
-                code=RETRY_STORE_UNAVAILABLE,
-                title=f"the {self._lease} lease of {about} cannot be asked for; what fails waits in its queue",
-                about=about,
-                fields={"store": self.parts.store.display, "error": why},
-            )
-        )
+        condition, who = self.parts.store_condition, f"{self._lease} lease"
+        if why is not None:
+            namespace = self.parts.names.namespace
+            title = f"the {who} of {namespace} cannot be asked for; what fails waits in its queue"
+            condition.failed(who, title, why)
+        elif self._work is not None:
+            condition.over_for(who)
+        else:
+            # Whatever a term could not do is the affair of the next one, here or elsewhere.
+            condition.over_for(who, *self._askers)
 
     def _gained(self, grant: Grant) -> None:
         log.info("%s holds the %s lease (term %d)", self.parts.holder, self._lease, grant.term)
@@ -204,7 +202,9 @@ class RetryService(TermService):
         acts_every: float = ACTS_EVERY,
         horizon: float = HORIZON,
     ) -> None:
-        super().__init__(parts, lease="retry", ttl=ttl)
+        # Where hosts share the store, envelopes are taken in beside the terms.
+        within = ASKERS if parts.store.shared else (*ASKERS, parts.names.retry_queue)
+        super().__init__(parts, lease="retry", ttl=ttl, askers=within)
         self._horizon = horizon
         self._publisher = publisher
         self._overdue_rate = overdue_rate

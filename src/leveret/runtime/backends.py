@@ -43,7 +43,7 @@ async def create_runtime_infra(config: RuntimeConfig, *, world: World | None = N
 
     Raises:
         ConfigError: no broker is named.
-        NotSupported: this release does not speak its protocol.
+        MissingExtra: its client library is not installed.
         BrokerError: it cannot be used.
     """
     from leveret.runtime import wiring

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
 
 from leveret.core.dead_letter import DeadLetter, LetterState, Replay
-from leveret.core.errors import LeaseLost, StoreError, StoreRefused
+from leveret.core.errors import LeaseLost, StoreError
 from leveret.core.retry_entry import Filter, RetryEntry
 from leveret.dead_letters import replay
-from leveret.ports import Acknowledged, Act, Store, World
+from leveret.ports import Acknowledged, Act, DocumentStore, Lease, Store, World
 from leveret.retry import acts
 from leveret.retry.lease import LeaseKeeper
+from leveret.retry.worker import RETRY_WORKER_TYPE
+from leveret.runtime.copy_counts import Copied, Count, Tally
 from leveret.runtime.world import holder_name
 
-Row = TypeVar("Row", RetryEntry, DeadLetter)
+Sized = TypeVar("Sized", RetryEntry, DeadLetter)
 
 STATES: Final[tuple[LetterState, ...]] = ("dead", "claimed", "replayed", "discarded")
 
@@ -30,54 +32,10 @@ BYTES = 8 * 1024 * 1024
 #: copies once more is told whether somebody was at work meanwhile.
 MARK: Final = "store.copy"
 
+#: Documents in memory at once.
+DOCUMENTS: Final = 50
+
 _LEASES: Final = ("retry", "keeper")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
-    """What became of one kind of rows.
-
-    Attributes:
-        copied: written into the target by this copy.
-        there: in the target already; left as they were.
-        refused: a sentence for each that the target does not take.
-        source: how many the source holds afterwards.
-        target: likewise the target.
-    """
-
-    copied: int
-    there: int
-    refused: tuple[str, ...]
-    source: int
-    target: int
-
-    @property
-    def whole(self) -> bool:
-        """Whether every row of the source is in the target."""
-        return self.copied + self.there == self.source <= self.target
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
-    """What became of one namespace.
-
-    Attributes:
-        retries: what waits, in all its states.
-        letters: what is dead, in all its states.
-        acts: how many acts came along that people have asked for and nobody has done.
-        claimed: letters that a replay had taken and not reported: they lie as dead in the target, noted `maybe twice`.
-    """
-
-    namespace: str
-    retries: Tally
-    letters: Tally
-    acts: int
-    claimed: int
-
-    @property
-    def whole(self) -> bool:
-        """Whether all of it is in the target."""
-        return self.retries.whole and self.letters.whole
 
 
 class StoreCopy:
@@ -92,6 +50,7 @@ class StoreCopy:
         target: is written.
         world: of this process.
         ttl: seconds that a lease lasts unrenewed.
+        documents: what waits in the JSON form, by namespace: the open stores of source and target.
 
     Example:
         copy = StoreCopy(source, target, world=world, ttl=30.0)
@@ -99,10 +58,19 @@ class StoreCopy:
             copied = await copy.run("shop")
     """
 
-    def __init__(self, source: Store, target: Store, *, world: World, ttl: float) -> None:
+    def __init__(
+        self,
+        source: Store,
+        target: Store,
+        *,
+        world: World,
+        ttl: float,
+        documents: Mapping[str, tuple[DocumentStore, DocumentStore]] | None = None,
+    ) -> None:
         self._source = source
         self._target = target
         self._stores: Mapping[str, Store] = {"source": source, "target": target}
+        self._documents = documents or {}
         self._world = world
         self._ttl = ttl
         #: By namespace, while they are held.
@@ -119,20 +87,18 @@ class StoreCopy:
         known, now = marks[-1].arguments, await self._terms(namespace)
         return [
             f"{self._stores[side].display}: somebody held the {lease} lease of {namespace}"
-            for side in self._stores
-            for lease in _LEASES
-            if now[side][lease] != known[side][lease]
+            for side, terms in now.items()
+            for lease, term in terms.items()
+            if term != known[side].get(lease, 0)
         ]
 
     async def in_the_way(self, namespace: str) -> list[str]:
         """Who holds a lease of the namespace on either side, a sentence for each."""
         found = []
-        for store in self._stores.values():
-            leases = await store.leases(namespace)
-            for lease in _LEASES:
-                state = leases.get(f"{namespace}/{lease}")
-                if state is not None and state.left > 0:
-                    found.append(_held(store, namespace, lease, state.holder, state.left))
+        for side, name, lease in self._leases(namespace):
+            state = await lease.state()
+            if state is not None and state.left > 0:
+                found.append(self._held(side, namespace, name, state.holder, state.left))
         return found
 
     @contextlib.asynccontextmanager
@@ -145,9 +111,8 @@ class StoreCopy:
         async with contextlib.AsyncExitStack() as held:
             for namespace in namespaces:
                 self._keepers[namespace] = [
-                    await held.enter_async_context(self._lease(store, namespace, lease))
-                    for store in self._stores.values()
-                    for lease in _LEASES
+                    await held.enter_async_context(self._lease(side, namespace, name, lease))
+                    for side, name, lease in self._leases(namespace)
                 ]
             try:
                 yield
@@ -167,7 +132,7 @@ class StoreCopy:
         """
         self._check(namespace)
         await self._mark(namespace)
-        waiting, dead = _Count(told), _Count(told)
+        waiting, dead = Count(told), Count(told)
         async for entries in self._entries(namespace):
             self._check(namespace)
             await waiting.put(entries, self._put)
@@ -189,6 +154,7 @@ class StoreCopy:
                 await self._source.count_letters(wanted, states=STATES),
                 await self._target.count_letters(wanted, states=STATES),
             ),
+            documents=await self._copy_documents(namespace, told),
             acts=len(asked),
             claimed=claimed,
         )
@@ -248,12 +214,46 @@ class StoreCopy:
         )
         return replace(letter, state="dead", replays=(*letter.replays, unknown))
 
+    # ── What waits in the JSON form ───────────────────────────────────────────────────────────────────────────────────
+
+    async def _copy_documents(self, namespace: str, told: Callable[[int], object]) -> Tally | None:
+        if namespace not in self._documents:
+            return None
+        source, target = self._documents[namespace]
+        id_field = source.get_doc_id_field()
+
+        async def write(docs: Sequence[dict[str, Any]]) -> int:
+            there = await asyncio.gather(*(target.exists(str(doc.get(id_field))) for doc in docs))
+            new = [doc for doc, is_there in zip(docs, there, strict=True) if not is_there]
+            await target.upsert_many(new)
+            return len(new)
+
+        count = Count(told)
+        portion: list[dict[str, Any]] = []
+        async for doc in source.query({}):
+            portion.append(doc)
+            if len(portion) == DOCUMENTS:
+                self._check(namespace)
+                await count.put(portion, write)
+                portion = []
+        self._check(namespace)
+        await count.put(portion, write)
+        return count.tally(await how_many(source), await how_many(target))
+
     # ── Leases ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _leases(self, namespace: str) -> Iterator[tuple[str, str, Lease]]:
+        """Side, name and lease of all that somebody may hold who works on the namespace."""
+        for side, store in self._stores.items():
+            for name in _LEASES:
+                yield side, name, store.lease(f"{namespace}/{name}")
+        for side, documents in zip(self._stores, self._documents.get(namespace, ()), strict=False):
+            yield side, RETRY_WORKER_TYPE, documents.lease(f"{namespace}/{RETRY_WORKER_TYPE}")
+
     @contextlib.asynccontextmanager
-    async def _lease(self, store: Store, namespace: str, lease: str) -> AsyncIterator[LeaseKeeper]:
+    async def _lease(self, side: str, namespace: str, name: str, lease: Lease) -> AsyncIterator[LeaseKeeper]:
         keeper = LeaseKeeper(
-            store.lease(f"{namespace}/{lease}"),
+            lease,
             holder=holder_name(self._world),
             ttl=self._ttl,
             clock=self._world.clock,
@@ -263,7 +263,7 @@ class StoreCopy:
         await keeper.run_once()
         if not keeper.holds:
             other = await keeper.standing()
-            raise StoreError(_held(store, namespace, lease, other.holder, other.left))
+            raise StoreError(self._held(side, namespace, name, other.holder, other.left))
         keeper.start()
         try:
             yield keeper
@@ -279,12 +279,18 @@ class StoreCopy:
             )
 
     async def _terms(self, namespace: str) -> dict[str, dict[str, int]]:
-        terms = {}
-        for side, store in self._stores.items():
-            leases = await store.leases(namespace)
-            states = {lease: leases.get(f"{namespace}/{lease}") for lease in _LEASES}
-            terms[side] = {lease: 0 if state is None else state.term for lease, state in states.items()}
+        terms: dict[str, dict[str, int]] = {side: {} for side in self._stores}
+        for side, name, lease in self._leases(namespace):
+            state = await lease.state()
+            terms[side][name] = 0 if state is None else state.term
         return terms
+
+    def _held(self, side: str, namespace: str, lease: str, holder: str, left: float) -> str:
+        return (
+            f"{holder or 'somebody'} holds the {lease} lease of {namespace} in {self._stores[side].display} "
+            f"({left:.0f} s left). Stop it first: what it does meanwhile would be copied as not done. Where it was "
+            "killed, wait until its time is over"
+        )
 
     async def _mark(self, namespace: str) -> None:
         before = await self._target.asked(namespace, [MARK])
@@ -302,46 +308,8 @@ class StoreCopy:
             await self._target.report(act.id, done)
 
 
-@dataclass(slots=True)
-class _Count:
-    """Writes rows of one kind, and counts."""
-
-    told: Callable[[int], object]
-    found: int = 0
-    written: int = 0
-    refused: list[str] = field(default_factory=list)
-
-    async def put(self, rows: Sequence[Row], write: Callable[[Sequence[Row]], Awaitable[int]]) -> None:
-        """Write rows; those that the target refuses are found by halves, and the others are written."""
-        try:
-            self.written += await write(rows) if rows else 0
-        except StoreRefused as error:
-            if len(rows) > 1:
-                half = len(rows) // 2
-                await self.put(rows[:half], write)
-                await self.put(rows[half:], write)
-                return
-            self.refused.append(f"{_name(rows[0])}: {error}")
-        self.found += len(rows)
-        self.told(len(rows))
-
-    def tally(self, source: int, target: int) -> Tally:
-        """The counts, with what both sides hold now."""
-        return Tally(
-            copied=self.written,
-            there=self.found - self.written - len(self.refused),
-            refused=tuple(self.refused),
-            source=source,
-            target=target,
-        )
-
-
-def _name(row: RetryEntry | DeadLetter) -> str:
-    return f"retry {row.key}" if isinstance(row, RetryEntry) else f"dead letter {row.id}"
-
-
-def _portions(page: Sequence[Row]) -> Iterator[list[Row]]:
-    portion: list[Row] = []
+def _portions(page: Sequence[Sized]) -> Iterator[list[Sized]]:
+    portion: list[Sized] = []
     total = 0
     for row in page:
         if portion and total + row.size > BYTES:
@@ -353,8 +321,9 @@ def _portions(page: Sequence[Row]) -> Iterator[list[Row]]:
         yield portion
 
 
-def _held(store: Store, namespace: str, lease: str, holder: str, left: float) -> str:
-    return (
-        f"{holder or 'somebody'} holds the {lease} lease of {namespace} in {store.display} ({left:.0f} s left). Stop "
-        "it first: what it does meanwhile would be copied as not done. Where it was killed, wait until its time is over"
-    )
+async def how_many(documents: DocumentStore) -> int:
+    """How many documents there are."""
+    count = 0
+    async for _ in documents.query({}):
+        count += 1
+    return count

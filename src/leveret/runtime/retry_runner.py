@@ -11,6 +11,7 @@ from leveret.pipeline.parts import log
 from leveret.ports import (
     ConsumerManagerFactory,
     ConsumerManagerInterface,
+    DocumentStore,
     DocumentStoreInterface,
     Lease,
     MessageConsumerInterface,
@@ -28,15 +29,6 @@ from leveret.runtime.backends import (
 from leveret.runtime.config import RuntimeConfig
 from leveret.runtime.runner import on_signals
 from leveret.runtime.world import system_world
-
-
-@runtime_checkable
-class _Leasing(Protocol):
-    """A document store that has leases."""
-
-    async def open(self) -> None: ...
-
-    def lease(self, name: str) -> Lease: ...
 
 
 @runtime_checkable
@@ -102,7 +94,7 @@ class RetryWorkerRunner:
         Where something fails, what was set up is torn down again.
 
         Raises:
-            ConfigError, NotSupported, BrokerError, StoreError: what cannot be used, or is not known to this release.
+            ConfigError, MissingExtra, BrokerError, StoreError: what cannot be used, and what to do.
         """
         await self._ready()
 
@@ -110,7 +102,7 @@ class RetryWorkerRunner:
         """Work until SIGINT, SIGTERM or cancelled, then tear down.
 
         Raises:
-            ConfigError, NotSupported, BrokerError, StoreError: as `setup` says.
+            ConfigError, MissingExtra, BrokerError, StoreError: as `setup` says.
         """
         consumer = await self._ready()
         asked = asyncio.Event()
@@ -191,22 +183,25 @@ class RetryWorkerRunner:
         return infra
 
     def _own_store(self, world: World) -> DocumentStoreInterface:
-        store = wiring.make_document_store(
+        documents = wiring.make_document_store(
             self._config.store,
             world,
             collection_name=f"{self._exchange.name}.{RETRY_WORKER_TYPE}",
             doc_id_field=RetryWorker.REQUIRED_DOC_ID_FIELD,
-            cache=self._config.cache,
         )
-        self._undo.append(("the store", store.close))
-        return store
+        if self._config.cache is None or self._config.store.kind != "mongodb":
+            self._undo.append(("the store", documents.close))
+            return documents
+        cached = wiring.behind_cache(documents, self._config.cache)
+        self._undo.append(("the store", cached.close))
+        return cached
 
     async def _lease(self, store: DocumentStoreInterface, world: World) -> Lease:
         """The right to publish: where the messages wait, if that has leases, else in the store that is configured."""
         name = f"{self._exchange.name}/{RETRY_WORKER_TYPE}"
         while isinstance(store, _Wrapping):
             store = store.wrapped
-        if isinstance(store, _Leasing):
+        if isinstance(store, DocumentStore):
             await store.open()
             return store.lease(name)
         if self._config.origin("store") == "default":

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from leveret.core.errors import MissingExtra, NotSupported
+from leveret.core.errors import MissingExtra
 from leveret.core.topology import Names
 from leveret.core.urls import BrokerUrl, CacheUrl, StoreUrl
-from leveret.ports import Store, Transport, World
+from leveret.ports import DocumentStore, Store, Transport, World
 
 if TYPE_CHECKING:
     from leveret.alarms.emitter import AlarmEmitter
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from leveret.alarms.notify import Notifier
     from leveret.runtime.schema import Notify
     from leveret.stores.cached import CachedDocumentStore
-    from leveret.stores.documents import MemoryDocumentStore
-    from leveret.stores.mongodb.documents import MongoDBDocumentStore
-    from leveret.stores.sqlite.documents import SqliteDocumentStore
 
 
 def make_transport(url: BrokerUrl, world: World) -> Transport:
@@ -48,7 +45,6 @@ def make_store(url: StoreUrl, world: World) -> Store:
     Raises:
         MissingExtra: its driver is not installed.
         ConfigError: its driver cannot read the URL.
-        NotSupported: this release does not speak that protocol.
     """
     if url.kind == "sqlite":
         from leveret.stores.sqlite.store import SqliteStore
@@ -62,25 +58,19 @@ def make_store(url: StoreUrl, world: World) -> Store:
         from leveret.stores.postgres.store import PostgresStore
 
         return PostgresStore(url.url)
-    if url.kind == "mongodb":
-        from leveret.stores.mongodb.store import MongoStore
+    from leveret.stores.mongodb.store import MongoStore
 
-        return MongoStore(url.url)
-    raise NotSupported(
-        f"{url}: this release of leveret keeps its messages in sqlite://, postgresql://, mongodb:// or memory://. "
-        "Nothing was started."
-    )
+    return MongoStore(url.url)
 
 
 def make_document_store(
-    url: StoreUrl, world: World, *, collection_name: str, doc_id_field: str, cache: CacheUrl | None = None
-) -> MemoryDocumentStore | SqliteDocumentStore | MongoDBDocumentStore | CachedDocumentStore:
-    """Documents one at a time, in the store of a URL; MongoDB's behind *cache*, where there is one.
+    url: StoreUrl, world: World, *, collection_name: str, doc_id_field: str
+) -> DocumentStore:
+    """Documents one at a time, in the store of a URL, not opened yet.
 
     Raises:
         MissingExtra: its driver is not installed.
         ConfigError: its driver cannot read the URL.
-        NotSupported: this release does not speak that protocol.
     """
     if url.kind == "sqlite":
         from leveret.stores.sqlite.documents import SqliteDocumentStore
@@ -94,22 +84,25 @@ def make_document_store(
         return MemoryDocumentStore(
             collection_name=collection_name, doc_id_field=doc_id_field, clock=world.clock
         )
-    if url.kind == "mongodb":
-        from leveret.stores.mongodb.documents import MongoDBDocumentStore
+    if url.kind == "postgresql":
+        from leveret.stores.postgres.documents import PostgresDocumentStore
 
-        documents = MongoDBDocumentStore.at(
-            url.url, collection_name=collection_name, doc_id_field=doc_id_field
-        )
-        if cache is None:
-            return documents
-        from leveret.stores.cached import CachedDocumentStore
-        from leveret.stores.redis_cache import RedisDictCache
+        return PostgresDocumentStore(url.url, collection_name=collection_name, doc_id_field=doc_id_field)
+    from leveret.stores.mongodb.documents import MongoDBDocumentStore
 
-        return CachedDocumentStore(documents, RedisDictCache.at(cache.url))
-    raise NotSupported(
-        f"{url}: this release of leveret keeps its documents in sqlite://, mongodb:// or memory://. "
-        "Nothing was started."
-    )
+    return MongoDBDocumentStore.at(url.url, collection_name=collection_name, doc_id_field=doc_id_field)
+
+
+def behind_cache(documents: DocumentStore, cache: CacheUrl) -> CachedDocumentStore:
+    """The same documents behind a cache, which is not connected yet.
+
+    Raises:
+        MissingExtra: its driver is not installed.
+    """
+    from leveret.stores.cached import CachedDocumentStore
+    from leveret.stores.redis_cache import RedisDictCache
+
+    return CachedDocumentStore(documents, RedisDictCache.at(cache.url))
 
 
 def make_notifier(notify: Notify) -> Notifier:

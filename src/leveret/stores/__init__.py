@@ -1,1 +1,4 @@
-"""Stores: where retries and dead letters lie, each with its lease. One file a technology; none imports another."""
+"""Stores: where retries and dead letters lie, each with its lease. A folder a technology, and none imports another.
+
+What all of them share lies beside the folders; what those with tables share lies in `sql`.
+"""

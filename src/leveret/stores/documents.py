@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from leveret.core.errors import ConfigError, NotFound, StoreRefused
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
     from leveret.ports import Clock, Lease
 
 
-class Documents:
-    """How documents are named and read, whatever they lie in.
+class Documents(ABC):
+    """How documents are named, written and asked for, whatever they lie in.
 
     Args:
         collection_name: which documents; stores of one name on one place share them.
@@ -38,6 +39,21 @@ class Documents:
 
     def get_doc_id_field(self) -> str:
         return self._id_field
+
+    async def query(
+        self, params: Mapping[str, Any], *, sort_by: str | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        check_params(params)
+        if sort_by is not None:
+            for doc in in_order([doc async for doc in self._found(params)], sort_by):
+                yield doc
+            return
+        async for doc in self._found(params):
+            yield doc
+
+    @abstractmethod
+    def _found(self, params: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """Documents whose fields equal *params*, in the order in which they were inserted."""
 
     def written(self, doc: Mapping[str, Any]) -> tuple[str, str]:
         """The id and the JSON text of a document that is to be stored.
@@ -109,7 +125,35 @@ def in_order(docs: Iterable[dict[str, Any]], sort_by: str) -> list[dict[str, Any
         raise StoreRefused(f"sort_by={sort_by!r}: its values cannot be compared: {error}") from error
 
 
-class MemoryDocumentStore(Documents):
+class TextDocuments(Documents):
+    """Documents that lie as JSON text."""
+
+    async def exists(self, doc_id: str) -> bool:
+        return await self._text(doc_id) is not None
+
+    async def get_document(self, doc_id: str) -> dict[str, Any]:
+        text = await self._text(doc_id)
+        if text is None:
+            raise self.not_there(doc_id)
+        doc: dict[str, Any] = json.loads(text)
+        return doc
+
+    async def _found(self, params: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        async for text in self._texts():
+            doc = json.loads(text)
+            if matches(doc, params):
+                yield doc
+
+    @abstractmethod
+    async def _text(self, doc_id: str) -> str | None:
+        """The document of that id, None where it is not there."""
+
+    @abstractmethod
+    def _texts(self) -> AsyncIterator[str]:
+        """All documents, in the order in which they were inserted."""
+
+
+class MemoryDocumentStore(TextDocuments):
     """Documents in this process, gone with it.
 
     They are kept as JSON, so that a document that was read can be changed without changing what is stored.
@@ -130,50 +174,36 @@ class MemoryDocumentStore(Documents):
     ) -> None:
         super().__init__(collection_name=collection_name, doc_id_field=doc_id_field)
         self._clock = clock
-        self._texts: dict[str, str] = {}
+        self._lying: dict[str, str] = {}
         self._leases = MemoryData()
 
     def __repr__(self) -> str:
-        return f"<MemoryDocumentStore {self._collection}: {len(self._texts)} documents>"
+        return f"<MemoryDocumentStore {self._collection}: {len(self._lying)} documents>"
 
     async def insert(self, doc: Mapping[str, Any], overwrite_existing: bool = False) -> str:
         doc_id, text = self.written(doc)
-        if not overwrite_existing and doc_id in self._texts:
+        if not overwrite_existing and doc_id in self._lying:
             raise self.there_already(doc_id)
-        self._texts[doc_id] = text
+        self._lying[doc_id] = text
         return doc_id
 
     async def upsert_many(self, docs: Sequence[Mapping[str, Any]]) -> list[str]:
         # All are written down before the first is stored: all of them, or none.
         texts = [self.written(doc) for doc in docs]
-        self._texts.update(texts)
+        self._lying.update(texts)
         return [doc_id for doc_id, _ in texts]
 
     async def update(self, doc_id: str, updates: Mapping[str, Any]) -> None:
-        self._texts[doc_id] = self.updated(doc_id, self._text(doc_id), updates)
-
-    async def exists(self, doc_id: str) -> bool:
-        return doc_id in self._texts
-
-    async def get_document(self, doc_id: str) -> dict[str, Any]:
-        doc: dict[str, Any] = json.loads(self._text(doc_id))
-        return doc
-
-    async def query(
-        self, params: Mapping[str, Any], *, sort_by: str | None = None
-    ) -> AsyncIterator[dict[str, Any]]:
-        check_params(params)
-        # Of this moment: whoever reads may insert and delete between two documents.
-        texts = list(self._texts.values())
-        found = (doc for doc in map(json.loads, texts) if matches(doc, params))
-        for doc in found if sort_by is None else in_order(found, sort_by):
-            yield doc
+        text = self._lying.get(doc_id)
+        if text is None:
+            raise self.not_there(doc_id)
+        self._lying[doc_id] = self.updated(doc_id, text, updates)
 
     async def delete(self, doc_id: str, *, expected: Mapping[str, Any] | None = None) -> bool:
-        text = self._texts.get(doc_id)
+        text = self._lying.get(doc_id)
         if text is None or not matches(json.loads(text), expected):
             return False
-        del self._texts[doc_id]
+        del self._lying[doc_id]
         return True
 
     def lease(self, name: str) -> Lease:
@@ -186,8 +216,10 @@ class MemoryDocumentStore(Documents):
     async def close(self) -> None:
         """Nothing to close; what it holds stays."""
 
-    def _text(self, doc_id: str) -> str:
-        text = self._texts.get(doc_id)
-        if text is None:
-            raise self.not_there(doc_id)
-        return text
+    async def _text(self, doc_id: str) -> str | None:
+        return self._lying.get(doc_id)
+
+    async def _texts(self) -> AsyncIterator[str]:
+        # Of this moment: whoever reads may insert and delete between two documents.
+        for text in list(self._lying.values()):
+            yield text

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from leveret.core.errors import NotFound, StoreRefused
+from leveret.core.errors import StoreRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from leveret.core.dead_letter import DeadLetter
     from leveret.core.retry_entry import RetryEntry
-    from leveret.ports import Act
-
-#: An ending shorter than this names too much by chance.
-SHORTEST_ENDING = 6
-
-#: How long reports of finished acts are kept: whoever asked has looked by then.
-REPORTS_KEPT = 86_400.0
 
 #: Ids of old bodies are made under this name, so that the same old body of a letter gets the same id.
 _OLD_BODIES = uuid.UUID("6c657665-7265-5400-8000-6f6c64626f64")
@@ -74,20 +64,6 @@ def letter_body(letter: DeadLetter) -> bytes:
     return letter.body
 
 
-def act_arguments(act: Act) -> str:
-    """The arguments of an act as JSON in plain ASCII.
-
-    Raises:
-        StoreRefused: JSON cannot carry them.
-    """
-    try:
-        return json.dumps(dict(act.arguments), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise StoreRefused(
-            f"the arguments of act {act.id!r} ({act.verb}) cannot be written as JSON: {error}"
-        ) from error
-
-
 def due_time(now: float, *, due_at: float | None, wait: float | None) -> float:
     """When a row is due that is rescheduled to a time, or to so many seconds from *now*.
 
@@ -117,10 +93,3 @@ def with_new_body(letter: DeadLetter, body: bytes) -> tuple[DeadLetter, DeadLett
     old_id = str(uuid.uuid5(_OLD_BODIES, name))
     put_aside = replace(letter, id=old_id, first_letter=letter.id, state="discarded", replays=())
     return replace(letter, body=body, size=len(body)), put_aside
-
-
-def several_have(kind: str, id: str, found: Iterable[str]) -> NotFound:
-    """The error for an ending that is not unique."""
-    names = sorted(found)
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return NotFound(f"{id!r} names {len(names)} {kind}: {', '.join(names[:10])}{more}. Give more of the id")

@@ -80,12 +80,16 @@ class Portal:
         Raises:
             LeveretError: called on the loop's own thread, which would wait for itself for ever.
         """
-        thread = self._thread
-        if thread is not None and thread.ident == threading.get_ident():
+        if self._on_its_thread():
             raise LeveretError(
                 f"{self._owner} was called on its own I/O thread, which would wait for itself for ever. Nothing was "
                 "sent. Call it from a thread of your own (queue.SimpleQueue hands the work over)"
             )
+
+    def _on_its_thread(self) -> bool:
+        thread = self._thread
+        # A thread that was started after ours has ended may bear its number.
+        return thread is not None and thread.ident == threading.get_ident() and thread.is_alive()
 
     def submit(self, call: Callable[[], object]) -> None:
         """Have *call* made on the loop. Any thread; it takes no lock, so that it may happen in a `__del__` as well.
@@ -99,8 +103,7 @@ class Portal:
             loop = self._start()
         elif self._closed or sys.is_finalizing():
             raise self._unavailable()
-        if self._thread is not None and self._thread.ident == threading.get_ident():
-            self.check_thread()
+        self.check_thread()
         self._calls.append(call)
         # One wake-up serves all that is handed over until the loop looks.
         if not self._woken:
@@ -230,6 +233,8 @@ class Portal:
         Raises:
             LeveretError: called on the loop's own thread.
         """
+        if farewell is not None and self._on_its_thread():
+            farewell.close()
         self.check_thread()
         with self._starting:
             closed, self._closed = self._closed, True

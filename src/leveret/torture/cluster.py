@@ -39,6 +39,8 @@ cluster_formation.classic_config.nodes.1 = leveret-1@{{first}}
 #: Seconds after which a node is stuck that hears nobody though nothing is cut. With Erlang 25, `global` of two nodes
 #: that meet again can wait for each other for good, and RabbitMQ 3.10's own remedy for that does nothing there.
 _STUCK: Final = 15.0
+#: Seconds in which a node says how it is; it does in half a second, or waits for others that it does not hear.
+_ANSWERS: Final = 10.0
 #: Seconds between two looks at a cluster.
 _LOOK_AGAIN: Final = 0.2
 #: Seconds in which a cluster must be whole after all its nodes run; with pause_minority, nodes look once a second.
@@ -269,7 +271,8 @@ class Cluster:
 
         As a node sees them that hears most nodes; one that is alone may show what was.
         """
-        node = next((node for node in self.nodes if len(_hears(node)) > SIZE // 2), None)
+        heard = zip(self.nodes, _all(_hears, self.nodes), strict=True)
+        node = next((node for node, names in heard if len(names) > SIZE // 2), None)
         if node is None:
             raise RuntimeError("no node of the cluster hears most of them")
         columns = ("name", "type", "leader", "members", "online")
@@ -284,13 +287,14 @@ class Cluster:
 def _hears(node: Node) -> set[str]:
     """The names of the nodes that it hears, and its own; none where RabbitMQ itself is down or has paused itself."""
     try:
-        return set(json.loads(node.ctl("cluster_status", "--formatter", "json"))["running_nodes"])
+        said = node.ctl("cluster_status", "--formatter", "json", seconds=_ANSWERS)
     except RuntimeError:
         return set()
+    return set(json.loads(said)["running_nodes"])
 
 
 def _table(node: Node, *command: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(node.ctl(*command, "--formatter", "json"))
+    rows: list[dict[str, Any]] = json.loads(node.ctl(*command, "--formatter", "json", seconds=_ANSWERS))
     return rows
 
 

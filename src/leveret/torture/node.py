@@ -262,18 +262,22 @@ class Node:
         """RabbitMQ's version, such as `3.10.8`."""
         return self.ctl("version").strip()
 
-    def ctl(self, *arguments: str) -> str:
+    def ctl(self, *arguments: str, seconds: float = _PATIENCE) -> str:
         """What `rabbitmqctl` says.
 
         Raises:
-            RuntimeError: it failed; with all that it says.
+            RuntimeError: it failed, with all that it says; or it took longer than so many seconds.
         """
-        done = subprocess.run(
-            [*self._enter, self._scripts / "rabbitmqctl", "--quiet", *arguments],
-            env=self._environment, capture_output=True, text=True, timeout=_PATIENCE, check=False,
-        )  # fmt: skip
+        told = f"rabbitmqctl {' '.join(arguments)}"
+        try:
+            done = subprocess.run(
+                [*self._enter, self._scripts / "rabbitmqctl", "--quiet", *arguments],
+                env=self._environment, capture_output=True, text=True, timeout=seconds, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{told}: it says nothing for {seconds:g} s") from None
         if done.returncode:
-            raise RuntimeError(f"rabbitmqctl {' '.join(arguments)}: {done.stdout}{done.stderr}")
+            raise RuntimeError(f"{told}: {done.stdout}{done.stderr}")
         return done.stdout
 
     def evaluate(self, erlang: str) -> str:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -121,8 +122,9 @@ class Postgres:
         return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def kill(self) -> None:
-        """Kill it, as `kill -9` does."""
-        if self._server is not None:
+        """Kill it with all its processes, as `kill -9` does."""
+        if self._server is not None and not self._server.ended:
+            self._signal(signal.SIGKILL)
             self._server.kill()
 
     def stop(self) -> None:
@@ -145,10 +147,13 @@ class Postgres:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        # The children are stopped after their parent, which then starts no more of them.
-        os.kill(self.pid, number)
-        for child in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
-            os.kill(int(child), number)
+        # Each of its processes leads a group of its own; the children follow their parent, which then starts no more.
+        pid = self.pid
+        listed = Path(f"/proc/{pid}/task/{pid}/children")
+        children = listed.read_text().split() if listed.exists() else []
+        for each in (pid, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(each, number)
 
     def end(self) -> None:
         """Kill it, if it runs."""

@@ -15,7 +15,9 @@ from tests.postgres_cluster import Cluster
 
 from leveret.core.errors import ConfigError, NotFound, StoreRefused, StoreUnavailable
 from leveret.core.retry_entry import Filter
-from leveret.stores.postgres import PostgresRetryLease, PostgresStore, connections
+from leveret.stores.postgres import PostgresDocumentStore, PostgresRetryLease, PostgresStore, connections
+from leveret.stores.postgres import schema as postgres_schema
+from leveret.stores.sql.scripts import scripts
 from leveret.testing.store_contract import a_letter, an_entry
 from leveret.testing.store_contract.others import a_report, an_act
 from leveret.torture.postgres import PASSWORD
@@ -335,6 +337,27 @@ async def test_a_store_of_a_newer_leveret_is_refused_and_stays_as_it_is(open_sto
         await open_store()
 
 
+async def test_a_store_of_an_older_leveret_comes_forward_with_all_that_lies_in_it(
+    open_store, monkeypatch, cluster: Cluster, schema: str
+):
+    with monkeypatch.context() as older:
+        older.setattr(postgres_schema, "scripts", lambda database: scripts(database)[:1])
+        store = await open_store()
+        assert (await store.check())["schema"] == 1
+        await store.put([an_entry()])
+        await store.close()
+    documents = PostgresDocumentStore(
+        f"{cluster.url}?schema={schema}", collection_name="a", doc_id_field="id"
+    )
+    await documents.insert({"id": "x"})
+    await documents.close()
+    store = await open_store(create=False)
+    found = await store.check()
+    assert found["schema"] == found["newest_schema"] == len(scripts("postgres"))
+    assert found["waiting"] == 1
+    assert await store.document_collections() == ["a"]
+
+
 async def test_a_database_that_is_not_utf8_is_refused(cluster: Cluster, admin, schema: str):
     await admin.execute(f"CREATE DATABASE {schema}_db ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
     store = PostgresStore(cluster.url.replace("/postgres", f"/{schema}_db"))
@@ -371,27 +394,6 @@ async def test_a_url_that_cannot_be_used_is_told_before_anything_is_connected_to
 
 
 # ── Data ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b'{"a": "x\\u0000y"}',
-        b'"\\ud800"',
-        b"\x00\xff",
-        b"\xed\xa0\x80",
-        bytes(range(256)) * (17 * MIB // 256),
-    ],
-    ids=["escaped NUL", "escaped surrogate", "raw", "surrogate", "17 MiB"],
-)
-async def test_a15_a_body_that_text_columns_choke_on_comes_back_byte_for_byte(open_store, body: bytes):
-    store = await open_store()
-    reason = "no\0thing\ud800"
-    await store.put([an_entry(body=body, reason=reason, traceback=reason)])
-    (found,) = await store.take("shop", [("shop.charge/one", 3)])
-    same = found.body == body
-    assert same
-    assert found.reason == "no\\x00thing\\ud800"
 
 
 async def test_more_bodies_than_one_message_holds_are_one_transaction(open_store):

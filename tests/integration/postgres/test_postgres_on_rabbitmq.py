@@ -1,4 +1,4 @@
-"""Two hosts on RabbitMQ and one PostgreSQL store: both take failures in, one publishes, and either may go."""
+"""Hosts on RabbitMQ and one PostgreSQL store: all take failures in, one publishes, and the store may go away."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from tests.postgres_cluster import Cluster
 from tests.rabbitmq_node import Node
+from tests.store_outage import StoreOutage
 
 from leveret import Context, Leveret, SoftFailure
+from leveret.core.urls import parse_broker
+from leveret.stores.postgres import PostgresStore
+from leveret.transports.rabbitmq.transport import RabbitTransport
 
 
 async def until(condition, seconds: float = 30.0) -> None:
@@ -63,3 +68,24 @@ async def test_two_hosts_share_the_retry_queue_and_each_failure_comes_back_once_
     assert set(runs.values()) == {2}
     assert min(waited) >= 0.99
     assert max(waited) <= 1.5
+
+
+async def test_a_server_that_is_killed_under_an_app_on_rabbitmq(
+    rabbitmq: Node, cluster: Cluster, schema: str, caplog, monkeypatch
+):
+    @asynccontextmanager
+    async def killed() -> AsyncIterator[None]:
+        await asyncio.to_thread(cluster.kill)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(cluster.start)
+
+    broker = parse_broker(rabbitmq.url, "the test")
+    outage = StoreOutage(
+        lambda: PostgresStore(f"{cluster.url}?schema={schema}"),
+        caplog,
+        monkeypatch,
+        transport=lambda world: RabbitTransport(broker, world=world),
+    )
+    await outage.survives(killed)

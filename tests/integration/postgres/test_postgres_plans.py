@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import psycopg
+import pytest
 import pytest_asyncio
 
 from leveret.core.retry_entry import Filter
@@ -13,6 +14,7 @@ from leveret.testing.store_contract import a_letter, an_entry
 ROWS = [(f"shop.charge/{name}", 3) for name in "ab"]
 NAMED = [("shop", key) for key, _ in ROWS]
 ONE = Filter(namespace="shop")
+IDS = ("retry-id-a", "er-id-b", "no-such-id")
 #: So many rows lie in either table: what is walked then is seen in the plan.
 MANY = 20_000
 
@@ -37,6 +39,19 @@ FREQUENT = {
     "letter": lambda s: s.letter(None, "er-id-a"),
     "claim": lambda s: s.claim(ONE, replay_id="r", limit=50),
     "namespaces": lambda s: s.namespaces(),
+}
+
+#: What is asked of messages that a person names, by ids or endings of them.
+BY_ID = {
+    "entry": lambda s, wanted: s.entry(wanted.namespace, "retry-id-a"),
+    "entries": lambda s, wanted: s.entries(wanted, limit=50),
+    "count_entries": lambda s, wanted: s.count_entries(wanted, overdue=True),
+    "letter": lambda s, wanted: s.letter(wanted.namespace, "er-id-a"),
+    "letters": lambda s, wanted: s.letters(wanted, limit=50, states=("dead", "discarded")),
+    "count_letters": lambda s, wanted: s.count_letters(wanted),
+    "groups": lambda s, wanted: s.groups(wanted),
+    "claim": lambda s, wanted: s.claim(wanted, replay_id="r", limit=50),
+    "set_state": lambda s, wanted: s.set_state(wanted, was="dead", to="discarded"),
 }
 
 
@@ -68,29 +83,43 @@ async def store(open_store, admin, schema: str):
     return store
 
 
-def steps_of(plan):
+def steps_of(plan, *, past=""):
+    """The steps of a plan, but for those of tables whose names begin with *past*."""
     yield plan
     for each in plan.get("Plans", ()):
-        yield from steps_of(each)
+        if not past or past not in each.get("Subplan Name", ""):
+            yield from steps_of(each, past=past)
 
 
-async def test_a_frequent_call_walks_no_table(store, monkeypatch):
-    asked = []
-    plain = psycopg.AsyncConnection.execute
+@pytest.fixture
+def plans_of(store, monkeypatch):
+    """The statements of a call, each with the steps in which PostgreSQL runs it."""
 
-    async def heard(connection, sql, values=None, **options):
-        asked.append((sql, values))
-        return await plain(connection, sql, values, **options)
+    async def plans_of(call, *, past=""):
+        asked = []
+        plain = psycopg.AsyncConnection.execute
 
-    for name, ask in FREQUENT.items():
-        monkeypatch.setattr(psycopg.AsyncConnection, "execute", heard)
-        await ask(store)
-        monkeypatch.setattr(psycopg.AsyncConnection, "execute", plain)
-        assert asked
+        async def heard(connection, sql, values=None, **options):
+            asked.append((sql, values))
+            return await plain(connection, sql, values, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(psycopg.AsyncConnection, "execute", heard)
+            await call
+        plans = []
         for sql, values in asked:
             ((plan,),) = await store.connections.fetch(f"EXPLAIN (FORMAT JSON) {sql}", values)
             found = json.loads(plan) if isinstance(plan, (str, bytes)) else plan
-            steps = list(steps_of(found[0]["Plan"]))
+            plans.append((sql, list(steps_of(found[0]["Plan"], past=past))))
+        assert plans
+        return plans
+
+    return plans_of
+
+
+async def test_a_frequent_call_walks_no_table(store, plans_of):
+    for name, ask in FREQUENT.items():
+        for sql, steps in await plans_of(ask(store)):
             walked = [step["Relation Name"] for step in steps if step["Node Type"] == "Seq Scan"]
             assert not {"retry", "dead_letter"} & set(walked), f"{name}: {sql}"
             for step in steps:
@@ -99,7 +128,29 @@ async def test_a_frequent_call_walks_no_table(store, monkeypatch):
                     "dead_letter",
                 ):
                     assert step["Plan Rows"] <= 100, f"{name}: {sql}"
-        asked.clear()
+
+
+@pytest.mark.parametrize("namespace", [None, "shop"])
+async def test_messages_that_are_named_are_looked_up_by_the_endings_of_their_ids_whatever_else_is_asked(
+    store, plans_of, namespace
+):
+    for name, ask in BY_ID.items():
+        lookups = [
+            plan
+            for plan in await plans_of(ask(store, Filter(namespace=namespace, ids=IDS)), past="jump_")
+            if "given" in plan[0]
+        ]
+        assert lookups, name
+        for sql, steps in lookups:
+            read = {step["Index Name"] for step in steps if "Index Name" in step}
+            assert "Seq Scan" not in {step["Node Type"] for step in steps if "Relation Name" in step}, name
+            assert {"_ending", "_pkey"} == {f"_{index.rpartition('_')[2]}" for index in read}, (
+                f"{name}: {sql}"
+            )
+
+
+async def test_no_statement_is_compiled_for_longer_than_it_runs(store):
+    assert await store.connections.fetch("SHOW jit") == [("off",)]
 
 
 async def test_what_is_due_is_read_from_the_index_alone_and_only_what_lies_in_the_window(store, schema: str):

@@ -16,8 +16,9 @@ from leveret.core.topology import Binding, Queue, RMQExchangeConfig, Topology
 from leveret.retry import RetryWorkerRunner
 from leveret.retry.exchanges import observer_exchange
 from leveret.runtime.backends import create_runtime_infra
-from leveret.runtime.config import load_config
-from leveret.stores.sqlite.documents import SqliteDocumentStore
+from leveret.runtime.config import RuntimeConfig, load_config
+from leveret.runtime.wiring import make_document_store
+from leveret.runtime.world import system_world
 
 #: Seconds that anything may take on a busy machine.
 PATIENCE = 30
@@ -112,9 +113,14 @@ class Running:
         await asyncio.wait([self._task])
 
 
-async def waiting(path, exchange: str) -> list[str]:
-    """The keys of what waits in the file."""
-    store = SqliteDocumentStore(path, collection_name=f"{exchange}.retry_worker", doc_id_field="retry_key")
+async def waiting(config: RuntimeConfig, exchange: str) -> list[str]:
+    """The keys of what waits in the store."""
+    store = make_document_store(
+        config.store,
+        system_world(),
+        collection_name=f"{exchange}.retry_worker",
+        doc_id_field="retry_key",
+    )
     try:
         return sorted([row["retry_key"] async for row in store.query({})])
     finally:
@@ -122,7 +128,7 @@ async def waiting(path, exchange: str) -> list[str]:
 
 
 async def test_told_by_a_file_it_gives_a_message_back_to_the_queue_that_failed_it_and_to_no_other(
-    connect, name, file, tmp_path
+    connect, name, file
 ):
     pipeline = Pipeline(await connect(), RMQExchangeConfig(name))
     config = load_config(environ={}, file=file)
@@ -134,14 +140,12 @@ async def test_told_by_a_file_it_gives_a_message_back_to_the_queue_that_failed_i
         await pipeline.publish(a_failure(2))
         assert await pipeline.arrived("parser", 1) == [a_failure(2)["data"]]
     # A clean stop has removed what was given back.
-    (key,) = await waiting(tmp_path / "leveret.db", name)
+    (key,) = await waiting(config, name)
     assert key.startswith("s:acme:job:j1:doc:d1:part:0:parser:")
     assert pipeline.got["sibling"] == []
 
 
-async def test_told_by_the_environment_it_watches_a_direct_pipeline_from_beside(
-    connect, name, environ, tmp_path
-):
+async def test_told_by_the_environment_it_watches_a_direct_pipeline_from_beside(connect, name, environ):
     pipeline = Pipeline(await connect(), RMQExchangeConfig(name, "direct"))
     observer = observer_exchange(pipeline.exchange)
     # The failing worker's queue is gone; whoever takes its key now gets it.
@@ -152,12 +156,16 @@ async def test_told_by_the_environment_it_watches_a_direct_pipeline_from_beside(
     async with Running(runner):
         await pipeline.publish(a_failure(), observer)
         assert await pipeline.arrived("successor", 1) == [a_failure()["data"]]
-    assert await waiting(tmp_path / "leveret.db", f"{name}.observer") == []
+    assert await waiting(config, f"{name}.observer") == []
 
 
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
 async def test_two_on_a_shared_connection_give_each_message_back_once_and_the_second_takes_over(
-    connect, name, environ, tmp_path
+    connect, name, environ, request, store
 ):
+    if store == "postgresql":
+        cluster = request.getfixturevalue("postgres")
+        environ["LEVERET_STORE"] = f"{cluster.url}?schema={cluster.schema()}"
     pipeline = Pipeline(await connect(), RMQExchangeConfig(name, "fanout"))
     await pipeline.queue("parser", "")
     config = load_config(environ=environ, file="/dev/null")
@@ -176,4 +184,4 @@ async def test_two_on_a_shared_connection_give_each_message_back_once_and_the_se
     await infra.close()
     back = sorted(each["data"]["doc_id"] for each in found if each["data_type"] == "page")
     assert back == sorted([*(f"d{number}" for number in range(20)), "d99"])
-    assert await waiting(tmp_path / "leveret.db", name) == []
+    assert await waiting(config, name) == []

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest_asyncio
 from tests.rabbitmq_node import Node
@@ -24,7 +25,7 @@ async def scene(rabbitmq: Node, proxy: CutProxy, tmp_path: Path) -> AsyncIterato
     """Opens a scene on the session's node, and ends all its processes afterwards."""
     opened: list[Scene] = []
 
-    async def open_scene(**options: int) -> Scene:
+    async def open_scene(**options: Any) -> Scene:
         opened.append(found := Scene(rabbitmq, proxy, tmp_path, **options))
         await found.open()
         return found

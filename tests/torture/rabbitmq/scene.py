@@ -23,9 +23,10 @@ from tests.torture.rabbitmq.shop_process import POLICY
 from leveret.core.errors import BrokerError, StoreUnavailable
 from leveret.core.retry_entry import Filter
 from leveret.core.topology import Names
+from leveret.core.urls import parse_store
 from leveret.dead_letters.browse import DeadLetters
+from leveret.runtime.wiring import make_store
 from leveret.runtime.world import system_world
-from leveret.stores.sqlite import SqliteStore
 from leveret.torture.proxy import CutProxy
 from leveret.transports.rabbitmq.transport import RabbitTransport
 
@@ -86,7 +87,10 @@ class Shop:
 class Scene:
     """A broker, a store and a diary that outlive every process."""
 
-    def __init__(self, node: Node, proxy: CutProxy, folder: Path, *, max_deliveries: int = 30) -> None:
+    def __init__(
+        self, node: Node, proxy: CutProxy, folder: Path, *, max_deliveries: int = 30, store: str = ""
+    ) -> None:
+        self.store_url = store or f"sqlite:///{folder}/leveret.db"
         self.node = node
         self.proxy = proxy
         self.folder = folder
@@ -100,7 +104,7 @@ class Scene:
         #: When something was struck, which processes had messages in hand, and how far back an ack may not count.
         self._struck: list[tuple[float, str, float]] = []
         self.transport = RabbitTransport(url_of(node.port), world=hurried_world())
-        self.store = SqliteStore(folder / "leveret.db", clock=system_world().clock)
+        self.store = make_store(parse_store(self.store_url, "the test"), system_world())
         self.dead_letters = DeadLetters(self.store, system_world(), self.names.namespace, nudge=lambda: None)
         (folder / "diary.jsonl").touch()
 
@@ -129,8 +133,8 @@ class Scene:
         self._publishes |= publishes > 0
         told = {
             "name": shop.alias, "folder": str(self.folder), "port": self.proxy.port, "namespace": self.names.namespace,
-            "roles": shop.roles, "strikes": dict(strikes or {}), "dies": dies, "publishes": publishes,
-            "max_deliveries": self._max_deliveries,
+            "store": self.store_url, "roles": shop.roles, "strikes": dict(strikes or {}), "dies": dies,
+            "publishes": publishes, "max_deliveries": self._max_deliveries,
         }  # fmt: skip
         with (self.folder / f"{shop.alias}.log").open("wb") as log:
             shop.process = await asyncio.create_subprocess_exec(

@@ -1,6 +1,6 @@
-"""One process of a shop on RabbitMQ and a SQLite file: workers, retry worker or keeper, as it is told.
+"""One process of a shop on RabbitMQ and any store: workers, retry worker or keeper, as it is told.
 
-`shop_process.py '{"name": …, "folder": …, "port": …, "namespace": …, "roles": [...], "strikes": {point: arrival}, …}'`
+`shop_process.py '{"name": …, "folder": …, "port": …, "namespace": …, "store": …, "roles": [...], …}'`
 
 It writes all that happens to `diary.jsonl` in its folder. At a strike it kills itself, or tells its parent and waits.
 """
@@ -29,10 +29,11 @@ from leveret.core import headers as h
 from leveret.core.message import Outgoing, unwrap
 from leveret.core.properties import Properties
 from leveret.core.topology import QueueType
+from leveret.core.urls import parse_store
 from leveret.ports import Delivery, Subscription
 from leveret.runtime.opening import Stand
+from leveret.runtime.wiring import make_store
 from leveret.runtime.world import system_world
-from leveret.stores.sqlite import SqliteStore
 from leveret.transports.rabbitmq.transport import RabbitTransport
 
 POLICY = RetryPolicy(first_delay=0.4, factor=2, jitter=0, max_attempts=3)
@@ -127,7 +128,7 @@ class Shop:
         self.app._stand = Stand(
             world=world,
             transport=lambda: NotedTransport(told["port"], self.diary),
-            store=lambda: SqliteStore(self.folder / "leveret.db", clock=world.clock),
+            store=lambda: make_store(parse_store(told["store"], "the test"), world),
             knobs=lambda knobs: replace(knobs, lease_ttl=1.0, acts_every=0.1, suspects_every=0.1),
         )
 

@@ -9,7 +9,7 @@ from tests.unit.cli.conftest import a_letter, an_entry, with_store
 
 from leveret.core.retry_entry import Filter
 from leveret.runtime.world import SystemClock
-from leveret.stores.sqlite.store import SqliteStore
+from leveret.stores.sqlite import SqliteDocumentStore, SqliteStore
 
 TO = ("store", "copy", "--to", "sqlite:///other.db")
 
@@ -166,17 +166,65 @@ def test_what_cannot_be_meant_is_told_before_anything_is_made(leveret, stored, f
     assert [each.name for each in folder.iterdir() if "other" in each.name] == []
 
 
-def test_where_a_runner_of_the_json_form_keeps_documents_that_is_told(leveret, stored):
-    stored(an_entry("one"))
-    assert "RetryWorkerRunner" not in leveret(*TO).err
+def in_documents(file, work, collection="jobs.retry_worker"):
+    """What *work* returns, given the documents of a retry worker in that file."""
 
-    async def as_a_runner(store):
-        await store.lease("jobs/retry_worker").acquire_or_renew("runner", 0.0, 30.0)
+    async def opened():
+        store = SqliteDocumentStore(file, collection_name=collection, doc_id_field="retry_key")
+        await store.open()
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(opened())
+
+
+async def keys(documents):
+    return [doc["retry_key"] async for doc in documents.query({})]
+
+
+def with_two(documents):
+    return documents.upsert_many([{"retry_key": "a", "fire_at": 5.0}, {"retry_key": "b"}])
+
+
+def test_documents_that_a_runner_keeps_for_the_json_form_come_along(leveret, stored):
+    stored(an_entry("one"))
+    in_documents("leveret.db", with_two)
+    in_documents("leveret.db", with_two, collection="retries")
+    assert "jobs: 0 waiting, 2 documents and 0 dead would be copied" in leveret(*TO, "--dry-run").out
+    ended = leveret(*TO)
+    assert ended.code == 0
+    assert [row.split()[:3] for row in ended.out.splitlines()[1:] if "documents" in row] == [
+        ["jobs", "documents", "2"],
+        ["retries", "documents", "2"],
+    ]
+    assert in_documents("other.db", keys) == ["a", "b"]
+    assert in_documents("other.db", keys, collection="retries") == ["a", "b"]
+    jobs, _, shop = leveret(*TO, "--json").records
+    assert jobs["documents"] == {"copied": 0, "there_already": 2, "refused": 0, "source": 2, "target": 2}
+    assert "documents" not in shop
+
+
+def test_while_a_runner_is_at_work_nothing_is_copied_also_where_it_keeps_nothing_yet(leveret, stored):
+    stored(an_entry("one"))
+
+    def as_a_runner(store):
+        return store.lease("jobs/retry_worker").acquire_or_renew("web-1/4711", 0.0, 30.0)
 
     with_store(as_a_runner)
     ended = leveret(*TO)
-    assert ended.code == 0
-    assert "a RetryWorkerRunner has kept messages of exchange jobs in sqlite:///" in ended.err
+    assert ended.code == 4
+    assert "web-1/4711 holds the retry_worker lease of jobs" in ended.err
+    assert in_other(lambda store: store.count_entries(Filter())) == 0
+
+
+def test_documents_of_one_namespace_alone_are_copied_where_one_is_named(leveret, stored):
+    stored(an_entry("one"))
+    in_documents("leveret.db", with_two)
+    in_documents("leveret.db", with_two, collection="other.retry_worker")
+    assert leveret(*TO, "--namespace", "jobs").code == 0
+    assert in_other(lambda store: store.document_collections()) == ["jobs.retry_worker"]
 
 
 def test_there_has_to_be_a_store_to_copy(leveret, folder):

@@ -305,3 +305,30 @@ async def test_a_backlog_without_a_rate_is_read_no_faster_than_it_goes_and_holds
         backlog = [body for body in runs if body != b"fresh"]
         late = [abs(place - int(body)) for place, body in enumerate(backlog)]
         assert max(late) <= MOST_OF_ONE_QUEUE, "the oldest did not go first"
+
+
+async def test_thousands_that_are_due_in_one_second_go_oldest_first_and_hold_up_no_fresh_one(app, runs):
+    t = RunningApp(app, knobs=lambda knobs: replace(knobs, overdue_rate=None))
+    rows = MOST_DEFERRED + 3 * MOST_OF_ONE_QUEUE
+    await stored(t, *(entry(f"{number:05}", wait=2 + number / rows) for number in range(rows)))
+
+    async def slow(name, *_) -> None:
+        if name == "take":
+            await t.clock.sleep(0.2)
+
+    t.store.before = slow
+    async with t:
+        # Some 3 000 go out in a second, so that the last ones are late by three.
+        await t.clock.advance(4)
+        assert len(runs) < rows * 2 / 3
+        fresh = entry("fresh", wait=1)
+        await t.store.put([fresh])
+        t.runner.retry_service.dispatch.add(Due(fresh.key, fresh.failure, 1.0, fresh.queue))
+        await t.clock.advance(1.5)
+        assert len(runs) < rows
+        assert b"fresh" in runs
+        runs.remove(b"fresh")
+        await t.clock.advance(10)
+        assert len(runs) == rows
+    passed = [abs(int(body) - place) for place, body in enumerate(runs)]
+    assert max(passed) <= 2 * MOST_OF_ONE_QUEUE, "the oldest did not go first"

@@ -14,6 +14,7 @@ from leveret.core.retry_entry import Filter
 from leveret.ports import Act
 from leveret.runtime import copying
 from leveret.runtime.copying import STATES, StoreCopy
+from leveret.stores.documents import MemoryDocumentStore
 from leveret.stores.memory import MemoryStore
 from leveret.stores.sqlite import SqliteStore
 from leveret.testing.fake_clock import FakeClock, idle
@@ -270,6 +271,83 @@ async def test_what_arrives_at_the_source_meanwhile_is_told_as_missing(stores, c
     first, second = await copied(copy), await copied(copy)
     assert (first.whole, first.retries.source, first.retries.copied) == (False, 2, 1)
     assert (second.whole, second.retries.copied, second.retries.there) == (True, 1, 1)
+
+
+# ── Documents ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def documents(clock):
+    return tuple(
+        MemoryDocumentStore(collection_name="shop.retry_worker", doc_id_field="retry_key", clock=clock)
+        for _ in range(2)
+    )
+
+
+@pytest.fixture
+def copy_all(stores, clock, documents):
+    return StoreCopy(*stores, world=fake_world(clock=clock), ttl=30.0, documents={"shop": documents})
+
+
+async def all_of(documents):
+    return [doc async for doc in documents.query({})]
+
+
+async def test_documents_come_along_in_their_order_and_a_later_generation_over_there_stays(
+    copy, copy_all, documents
+):
+    ours, theirs = documents
+    await ours.upsert_many([{"retry_key": f"{n}", "message": {"a.b": "\ud800"}, "n": n} for n in range(120)])
+    await theirs.insert({"retry_key": "7", "generation": 2})
+    assert (await copied(copy)).documents is None
+    came_to = (await copied(copy_all)).documents
+    assert (came_to.copied, came_to.there, came_to.source, came_to.target) == (119, 1, 120, 120)
+    assert came_to.whole
+    later, *others = await all_of(theirs)
+    assert later == {"retry_key": "7", "generation": 2}
+    assert others == [doc for doc in await all_of(ours) if doc["n"] != 7]
+    again = (await copied(copy_all)).documents
+    assert (again.copied, again.there, again.whole) == (0, 120, True)
+
+
+async def test_a_document_that_the_target_refuses_is_told_and_its_neighbours_arrive(
+    copy_all, documents, monkeypatch
+):
+    ours, theirs = documents
+    await ours.upsert_many([{"retry_key": f"{n}"} for n in range(5)])
+    upsert_many = theirs.upsert_many
+
+    async def refusing(docs):
+        if {"retry_key": "3"} in docs:
+            raise StoreRefused("too large for it")
+        return await upsert_many(docs)
+
+    monkeypatch.setattr(theirs, "upsert_many", refusing)
+    came_to = await copied(copy_all)
+    assert came_to.documents.refused == ("document 3: too large for it",)
+    assert came_to.documents.copied == 4
+    assert not came_to.whole
+
+
+@pytest.mark.parametrize("side", [0, 1])
+async def test_while_a_runner_is_at_work_on_either_side_nothing_is_copied_and_later_it_is_known(
+    stores, copy_all, documents, side
+):
+    await documents[0].insert({"retry_key": "a"})
+    lease = documents[side].lease("shop/retry_worker")
+    await lease.acquire_or_renew("web-1/4711", 0.0, 30.0)
+    words = "web-1/4711 holds the retry_worker lease of shop"
+    assert [each[: len(words)] for each in await copy_all.in_the_way("shop")] == [words]
+    with pytest.raises(StoreError, match=words):
+        await copied(copy_all)
+    assert await all_of(documents[1]) == []
+    await lease.release("web-1/4711")
+    await copied(copy_all)
+    assert await copy_all.at_work_since("shop") == []
+    await lease.acquire_or_renew("web-1/4711", 0.0, 30.0)
+    assert await copy_all.at_work_since("shop") == [
+        f"{stores[side].display}: somebody held the retry_worker lease of shop"
+    ]
 
 
 # ── Leases ────────────────────────────────────────────────────────────────────────────────────────────────────────────

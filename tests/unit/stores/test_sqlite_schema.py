@@ -8,6 +8,7 @@ from importlib.resources import files
 import pytest
 
 from leveret.core.errors import ConfigError, NotFound, StoreRefused, StoreUnavailable
+from leveret.stores.sql.scripts import scripts
 from leveret.stores.sqlite import SqliteStore, schema
 from leveret.testing.fake_clock import FakeClock
 from leveret.testing.store_contract import a_letter, an_entry
@@ -29,11 +30,12 @@ def asked(path, sql):
         return connection.execute(sql).fetchall()
 
 
-def test_migrations_are_numbered_without_a_gap():
-    names = sorted(file.name for file in (files("leveret.stores") / "sql" / "sqlite").iterdir())
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_migrations_are_numbered_without_a_gap(database):
+    names = sorted(file.name for file in (files("leveret.stores") / "sql" / database).iterdir())
     assert all(re.fullmatch(r"\d{4}_[a-z_]+\.sql", name) for name in names)
     assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
-    assert schema.newest() == len(names)
+    assert len(scripts(database)) == len(names)
 
 
 async def test_a_new_file_gets_the_newest_schema_and_says_whose_it_is(path):
@@ -168,7 +170,7 @@ async def test_a_relative_path_is_taken_from_the_folder_of_the_moment(tmp_path, 
     assert (tmp_path / "leveret.db").exists()
 
 
-async def test_times_are_stored_as_numbers_whatever_kind_they_came_in(path):
+async def test_d09_times_are_stored_as_numbers_whatever_kind_they_came_in(path):
     # Dates stored as text once made a clean-up by date find nothing, for years.
     store = await opened(path)
     await store.put([an_entry(wait=5), an_entry("two", wait=None, due_at=7)])

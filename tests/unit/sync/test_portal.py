@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 
@@ -154,3 +155,22 @@ def test_a_child_has_a_loop_of_its_own_and_the_parents_goes_on():
     assert portal.call(the_thread()) is before
     assert told == []
     portal.close()
+
+
+def test_a_thread_that_bears_the_number_of_the_one_that_ended_may_close_again(portal, monkeypatch):
+    number = portal.call(the_thread()).ident
+    portal.close()
+
+    # As the system gives it to whoever starts next.
+    monkeypatch.setattr(threading, "get_ident", lambda: number)
+    portal.close(answer(None))
+
+
+def test_a_close_on_its_own_thread_is_refused_and_leaves_no_farewell_unsaid(portal, recwarn):
+    async def close():
+        portal.close(answer("goodbye"))
+
+    with pytest.raises(LeveretError, match="on its own I/O thread"):
+        portal.call(close())
+    gc.collect()
+    assert not [warning for warning in recwarn if "never awaited" in str(warning.message)]

@@ -6,8 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from leveret.core.errors import NotFound
-from leveret.stores.intake import REPORTS_KEPT, act_arguments
+from leveret.stores.acts import REPORTS_KEPT, act_arguments, no_such_act
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,9 +46,7 @@ class MemoryActs:
         """
         data = self._open()
         if act_id not in data.acts:
-            raise NotFound(
-                f"there is no act {act_id!r}: it was finished more than a day ago, or never asked for here"
-            )
+            raise no_such_act(act_id)
         data.acts[act_id] = replace(data.acts[act_id], report=report)
         data.finished.pop(act_id, None)
         if report.finished:

@@ -6,8 +6,9 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leveret.core.errors import LeaseLost
-from leveret.stores.intake import SHORTEST_ENDING, shown
+from leveret.stores.endings import names
+from leveret.stores.intake import shown
+from leveret.stores.leases import check_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,18 +82,7 @@ class MemoryData:
         if grant is None:
             return
         row = self.leases.get(grant.lease)
-        if row is None or (row.holder, row.term) != (grant.holder, grant.term):
-            now = f"{row.holder or 'nobody'} holds it, term {row.term}" if row else "nobody ever held it"
-            raise LeaseLost(
-                f"{grant.holder} has lost the lease {grant.lease} of term {grant.term}: {now}. Nothing was changed"
-            )
-
-
-def names(id: str, *, own: str, message_id: str | None) -> bool:
-    """Whether *id* names a row with these ids: in full, or by an ending of six characters or more."""
-    if len(id) < SHORTEST_ENDING:
-        return id in (own, message_id)
-    return own.endswith(id) or (message_id is not None and message_id.endswith(id))
+        check_held(grant, None if row is None else (row.holder, row.term))
 
 
 def entry_matches(entry: RetryEntry, wanted: Filter) -> bool:

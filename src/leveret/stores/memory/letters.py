@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from leveret.core.dead_letter import LetterGroup
 from leveret.core.errors import NotFound
 from leveret.stores import cursors
-from leveret.stores.intake import letter_body, several_have, shown, with_new_body
-from leveret.stores.memory.data import NEVER, letter_matches, names
+from leveret.stores.endings import names, the_one
+from leveret.stores.intake import letter_body, shown, with_new_body
+from leveret.stores.memory.data import NEVER, letter_matches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,17 +79,12 @@ class MemoryLetters:
     async def letter(self, namespace: str | None, id: str) -> DeadLetter | None:
         """One letter in any state, with its body, by letter id or message id, or a unique ending of six or more."""
         found = [
-            letter
+            (letter, letter.id, letter.state)
             for letter in self._open().letters.values()
             if namespace in (None, letter.namespace)
             and names(id, own=letter.id, message_id=letter.message_id)
         ]
-        in_full = [letter for letter in found if letter.id == id]
-        if len(in_full) == 1:
-            found = in_full
-        if len(found) > 1:
-            raise several_have("dead letters", id, (f"{letter.id} ({letter.state})" for letter in found))
-        return found[0] if found else None
+        return the_one("dead letters", id, found)
 
     async def claim(
         self, wanted: Filter, *, replay_id: str, limit: int, grant: Grant | None = None

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from leveret.core.retry_entry import Due
 from leveret.ports import Placed
 from leveret.stores import cursors
-from leveret.stores.intake import due_time, entry_body, several_have, shown
-from leveret.stores.memory.data import NEVER, entry_matches, names
+from leveret.stores.endings import names, the_one
+from leveret.stores.intake import due_time, entry_body, shown
+from leveret.stores.memory.data import NEVER, entry_matches
 from leveret.stores.memory.letters import as_kept
 
 if TYPE_CHECKING:
@@ -224,17 +225,13 @@ class MemoryRetries:
     async def entry(self, namespace: str | None, id: str) -> RetryEntry | None:
         """One entry, with its body, by retry id or message id, or a unique ending of six characters or more."""
         found = [
-            entry
+            (entry, entry.retry_id, entry.key)
             for entry, _ in self._open().retries.values()
             if namespace in (None, entry.namespace)
             and names(id, own=entry.retry_id, message_id=entry.message_id)
         ]
-        in_full = [entry for entry in found if entry.retry_id == id]
-        if len(in_full) == 1:
-            found = in_full
-        if len(found) > 1:
-            raise several_have("retries", id, (f"{entry.retry_id} ({entry.key})" for entry in found))
-        return _as_read(found[0], self.clock.now()) if found else None
+        meant = the_one("retries", id, found)
+        return None if meant is None else _as_read(meant, self.clock.now())
 
     def _change(
         self,

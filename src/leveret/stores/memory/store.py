@@ -88,6 +88,10 @@ class MemoryStore(MemoryRetries, MemoryLetters, MemoryActs):
         }
         return sorted(found | {name.partition("/")[0] for name in data.leases if "/" in name})
 
+    async def document_collections(self) -> list[str]:
+        """None: documents in memory lie in stores of their own."""
+        return []
+
     async def check(self) -> Mapping[str, Any]:
         """What lies in it; there is no schema and no file to check."""
         data = self._open()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-from leveret.core.errors import NotFound, StoreUnavailable
-from leveret.ports import Acknowledged, Act
-from leveret.stores.intake import REPORTS_KEPT, act_arguments
+from leveret.core.errors import StoreUnavailable
+from leveret.stores.acts import REPORTS_KEPT, act_arguments, act_of, no_such_act, report_text
 from leveret.stores.mongodb.driver import DuplicateKeyError, pymongo
 from leveret.stores.mongodb.fields import date, exact, place, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from leveret.ports import Acknowledged, Act
     from leveret.stores.mongodb.driver import Collection, Document, Session
     from leveret.stores.mongodb.server import MongoServer
 
@@ -59,16 +58,14 @@ class MongoActs:
         Raises:
             NotFound: there is no such act.
         """
-        text = json.dumps(report._asdict())
+        text = report_text(report)
 
         async def ask(session: Session | None) -> None:
             now = await self.server.now()
             change = {"report": text, "finished_at": date(now) if report.finished else None}
             written = await self._acts.update_one({"_id": exact(act_id)}, {"$set": change}, session=session)
             if not written.matched_count:
-                raise NotFound(
-                    f"there is no act {act_id!r}: it was finished more than a day ago, or never asked for here"
-                )
+                raise no_such_act(act_id)
             await self._forget_old(now, session)
 
         await self.server.write(ask)
@@ -137,15 +134,11 @@ def _start(namespace: str, queue: str, message: str) -> str:
 
 
 def _act_of(doc: Document) -> Act:
-    report = None
-    if doc.get("report") is not None:
-        said = json.loads(doc["report"])
-        report = Acknowledged(**{**said, "notes": tuple(said["notes"])})
-    return Act(
-        id=text_of(doc["_id"]),
-        namespace=text_of(doc["namespace"]),
-        verb=doc["verb"],
-        arguments=json.loads(doc["arguments"]),
-        asked_at=doc["asked_at"],
-        report=report,
+    return act_of(
+        text_of(doc["_id"]),
+        text_of(doc["namespace"]),
+        doc["verb"],
+        doc["arguments"],
+        doc["asked_at"],
+        doc.get("report"),
     )

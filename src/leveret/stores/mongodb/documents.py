@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from leveret.core.errors import StoreRefused
 from leveret.core.redaction import redact
-from leveret.stores.documents import Documents, check_params, in_order, matches
+from leveret.stores.documents import Documents, matches
 from leveret.stores.mongodb.alone import Alone
 from leveret.stores.mongodb.driver import (
     DURABLE,
@@ -17,6 +18,7 @@ from leveret.stores.mongodb.driver import (
     DuplicateKeyError,
     PyMongoError,
     errors,
+    to_its_end,
     translated,
 )
 from leveret.stores.mongodb.fields import time_of
@@ -24,10 +26,12 @@ from leveret.stores.mongodb.lease import MongoRetryLease, is_ferretdb
 from leveret.stores.mongodb.server import connected
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 
     from leveret.ports import Lease
     from leveret.stores.mongodb.driver import Client, Document
+
+T = TypeVar("T")
 
 #: The field that holds the whole document as JSON text, where MongoDB cannot hold it field by field.
 AS_JSON = "leveret_json"
@@ -75,6 +79,7 @@ class MongoDBDocumentStore(Documents):
         self._indexed = False
         self._atomic: bool | None = None
         self._alone: Alone | None = None
+        self._calls: set[asyncio.Task[Any]] = set()
 
     @classmethod
     def at(cls, url: str, *, collection_name: str, doc_id_field: str = "doc_id") -> MongoDBDocumentStore:
@@ -96,26 +101,17 @@ class MongoDBDocumentStore(Documents):
 
     async def insert(self, doc: Mapping[str, Any], overwrite_existing: bool = False) -> str:
         doc_id, text = self.written(doc)
-        with errors(self._display):
-            await self.open()
-            async with self._one_at_a_time():
-                await self._insert(doc_id, text, overwrite=overwrite_existing)
+        await self._asked(self._stored([(doc_id, text)], overwrite=overwrite_existing))
         return doc_id
 
     async def upsert_many(self, docs: Sequence[Mapping[str, Any]]) -> list[str]:
         # All are written down before the first is stored: one that is refused keeps the others out too.
         texts = [self.written(doc) for doc in docs]
-        with errors(self._display):
-            await self.open()
-            for doc_id, text in texts:
-                async with self._one_at_a_time():
-                    await self._insert(doc_id, text, overwrite=True)
+        await self._asked(self._stored(texts, overwrite=True))
         return [doc_id for doc_id, _ in texts]
 
     async def update(self, doc_id: str, updates: Mapping[str, Any]) -> None:
-        with errors(self._display):
-            async with self._one_at_a_time():
-                await self._update(doc_id, updates)
+        await self._asked(self._update(doc_id, updates))
 
     async def exists(self, doc_id: str) -> bool:
         return await self.holds(doc_id, {})
@@ -127,31 +123,17 @@ class MongoDBDocumentStore(Documents):
         """
         if not all(_is_exact(name, value) for name, value in fields.items()):
             return False
-        with errors(self._display):
-            return await self._docs.find_one(dict(fields) | self._named(doc_id), ["_id"]) is not None
+        wanted = dict(fields) | self._named(doc_id)
+        return await self._asked(self._docs.find_one(wanted, ["_id"])) is not None
 
     async def get_document(self, doc_id: str) -> dict[str, Any]:
-        with errors(self._display):
-            row = await self._row(doc_id)
+        row = await self._asked(self._row(doc_id))
         if row is None:
             raise self.not_there(doc_id)
         return _plain(row)
 
-    async def query(
-        self, params: Mapping[str, Any], *, sort_by: str | None = None
-    ) -> AsyncIterator[dict[str, Any]]:
-        check_params(params)
-        if sort_by is not None:
-            for doc in in_order([doc async for doc in self._all(params)], sort_by):
-                yield doc
-            return
-        async for doc in self._all(params):
-            yield doc
-
     async def delete(self, doc_id: str, *, expected: Mapping[str, Any] | None = None) -> bool:
-        with errors(self._display):
-            async with self._one_at_a_time():
-                return await self._delete(doc_id, expected)
+        return await self._asked(self._delete(doc_id, expected))
 
     def lease(self, name: str) -> Lease:
         """The lease of that name among all who use this collection; of `jobs/retry_worker`, what follows the `/`."""
@@ -174,9 +156,26 @@ class MongoDBDocumentStore(Documents):
         self._indexed = True
 
     async def close(self) -> None:
-        """Close the client where it is the store's own. Idempotent."""
+        """Close the client where it is the store's own, once its calls have ended. Idempotent."""
+        if self._calls:
+            await asyncio.wait(self._calls)
         if self._own_client:
             await self._client.close()
+
+    async def _asked(self, call: Coroutine[Any, Any, T]) -> T:
+        """What a call gives, which runs to its end whoever is cancelled meanwhile."""
+
+        async def asked() -> T:
+            with errors(self._display):
+                return await call
+
+        return await to_its_end(asked(), self._calls)
+
+    async def _stored(self, texts: Sequence[tuple[str, str]], *, overwrite: bool) -> None:
+        await self.open()
+        for doc_id, text in texts:
+            async with self._one_at_a_time():
+                await self._insert(doc_id, text, overwrite=overwrite)
 
     async def _insert(self, doc_id: str, text: str, *, overwrite: bool) -> None:
         row = self._as_row(doc_id, text)
@@ -197,6 +196,10 @@ class MongoDBDocumentStore(Documents):
         )
 
     async def _update(self, doc_id: str, updates: Mapping[str, Any]) -> None:
+        async with self._one_at_a_time():
+            await self._updated(doc_id, updates)
+
+    async def _updated(self, doc_id: str, updates: Mapping[str, Any]) -> None:
         for _ in range(_TRIES):
             row = await self._row(doc_id)
             if row is None:
@@ -217,6 +220,10 @@ class MongoDBDocumentStore(Documents):
         )
 
     async def _delete(self, doc_id: str, expected: Mapping[str, Any] | None) -> bool:
+        async with self._one_at_a_time():
+            return await self._deleted(doc_id, expected)
+
+    async def _deleted(self, doc_id: str, expected: Mapping[str, Any] | None) -> bool:
         for _ in range(_TRIES):
             row = await self._row(doc_id)
             if row is None or not matches(_plain(row), expected):
@@ -250,7 +257,7 @@ class MongoDBDocumentStore(Documents):
     async def _row(self, doc_id: str) -> Document | None:
         return await self._docs.find_one(self._named(doc_id))
 
-    async def _all(self, params: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def _found(self, params: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
         asked = {name: value for name, value in params.items() if _is_exact(name, value)}
         wanted = {"$or": [asked, {AS_JSON: {"$gte": ""}}]} if asked else {}
         rows = self._docs.find(wanted)

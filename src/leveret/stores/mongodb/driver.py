@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from leveret.core.errors import LeveretError, MissingExtra, StoreRefused, StoreUnavailable
+from leveret.core.errors import LeveretError, MissingExtra, StoreRefused
 from leveret.core.redaction import redact
+from leveret.stores.errors import unavailable
 
 try:
     import pymongo
@@ -72,6 +73,28 @@ _OF_THE_DATA = {2, 9, 22, 10334, 17280, 17419, 17420}
 _LONGEST = 300
 
 
+T = TypeVar("T")
+
+
+async def to_its_end(call: Coroutine[Any, Any, T], calls: set[asyncio.Task[Any]]) -> T:
+    """What *call* gives; it runs to its end also where its caller is cancelled, and is among *calls* until then.
+
+    Up to Python 3.11, a cancellation that reaches pymongo just as a wait of its own ends leaves its lock taken, and no
+    call of that client returns any more.
+    """
+    task = asyncio.create_task(call)
+    calls.add(task)
+
+    def over(task: asyncio.Task[T]) -> None:
+        calls.discard(task)
+        # Whoever asked may be gone; an error that nobody fetches would be told as a fault of ours.
+        if not task.cancelled():
+            task.exception()
+
+    task.add_done_callback(over)
+    return await asyncio.shield(task)
+
+
 @contextmanager
 def cancelled_in_time() -> Iterator[None]:
     """Whoever is cancelled within the block is told so at its end, at the latest.
@@ -116,18 +139,18 @@ def translated(error: Exception, display: str) -> Exception:
     if code in _OF_THE_DATA:
         return StoreRefused(f"MongoDB cannot hold this: {words}")
     if code in _NOT_LET_IN:
-        return StoreUnavailable(
-            f"the store {display} cannot be used: {_NOT_LET_IN[code]} ({words}). What to do: see the user, the "
-            "password and authSource in the store's URL, and the user's roles"
+        return unavailable(
+            display,
+            f"{_NOT_LET_IN[code]} ({words})",
+            "see the user, the password and authSource in the store's URL, and the user's roles",
         )
     if isinstance(error, ConfigurationError):
-        return StoreUnavailable(
-            f"the store {display} cannot be used: {words}. What to do: see the options in the store's URL"
-        )
+        return unavailable(display, words, "see the options in the store's URL")
     what = "nobody answers" if isinstance(error, ConnectionFailure) else "MongoDB failed"
-    return StoreUnavailable(
-        f"the store {display} cannot be used: {what} ({words}). What to do: see whether the server runs and is "
-        "reached from here; leveret goes on by itself"
+    return unavailable(
+        display,
+        f"{what} ({words})",
+        "see whether the server runs and is reached from here; leveret goes on by itself",
     )
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from leveret.core.dead_letter import DeadLetter, Replay, fingerprint
 from leveret.core.errors import StoreRefused
 from leveret.core.retry_entry import RetryEntry
-from leveret.stores.intake import SHORTEST_ENDING, entry_body, letter_body, shown
+from leveret.stores.endings import SHORTEST_ENDING
+from leveret.stores.intake import entry_body, letter_body, shown
 from leveret.stores.mongodb.driver import DatetimeMS
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from leveret.core.errors import StoreRefused
+from leveret.stores.endings import names
 from leveret.stores.intake import shown
-from leveret.stores.memory.data import names
 from leveret.stores.mongodb import bodies
 from leveret.stores.mongodb.fields import ending, exact, text_of
 
@@ -52,10 +52,8 @@ async def query(
     if wanted.namespace is not None:
         asked["namespace"] = exact(wanted.namespace)
     if wanted.ids:
-        found: list[str] = []
-        for id in wanted.ids:
-            found += [row["_id"] for row in await named(server, wanted.namespace, id, kind, session=session)]
-        asked["_id"] = one_of(found)
+        found = await named(server, wanted.namespace, wanted.ids, kind, session=session)
+        asked["_id"] = one_of([row["_id"] for row in found])
     if wanted.worker is not None:
         asked["worker"] = shown(wanted.worker)
     if wanted.reason is not None:
@@ -76,11 +74,16 @@ async def query(
 
 
 async def named(
-    server: MongoServer, namespace: str | None, id: str, kind: Kind, *, session: Session | None = None
+    server: MongoServer,
+    namespace: str | None,
+    ids: Some[str],
+    kind: Kind,
+    *,
+    session: Session | None = None,
 ) -> list[Document]:
-    """Rows that *id* names: in full, or by an ending of six characters or more. With their ids and their state."""
-    end = ending(id)
-    asked: Document = {"$or": [{"id_ending": end}, {"message_ending": end}]}
+    """Rows that one of *ids* names, in full or by an ending of six characters or more; their ids and their state."""
+    ends = one_of([ending(id) for id in ids])
+    asked: Document = {"$or": [{"id_ending": ends}, {"message_ending": ends}]}
     if namespace is not None:
         asked["namespace"] = exact(namespace)
     fields = list({kind.id, "message_id", "key", "state", "namespace"})
@@ -88,10 +91,13 @@ async def named(
     return [
         row
         for row in rows
-        if names(
-            id,
-            own=text_of(row[kind.id]),
-            message_id=None if row["message_id"] is None else text_of(row["message_id"]),
+        if any(
+            names(
+                id,
+                own=text_of(row[kind.id]),
+                message_id=None if row["message_id"] is None else text_of(row["message_id"]),
+            )
+            for id in ids
         )
     ]
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from leveret.core.errors import LeaseLost, StoreUnavailable
+from leveret.core.errors import StoreUnavailable
 from leveret.ports import Grant, LeaseState
+from leveret.stores.leases import check_held
 from leveret.stores.mongodb.alone import Alone
 from leveret.stores.mongodb.driver import (
     DURABLE,
@@ -16,7 +18,7 @@ from leveret.stores.mongodb.driver import (
     DatetimeMS,
     DuplicateKeyError,
     PyMongoError,
-    cancelled_in_time,
+    to_its_end,
 )
 from leveret.stores.mongodb.fields import time_of
 
@@ -59,6 +61,10 @@ class MongoRetryLease:
         )
         self._alone: Alone | None = None
         self._atomic: bool | None = None
+        self._calls: set[asyncio.Task[Any]] = set()
+        # A release comes after the renewal before it, also where whoever asked for that has given up: that would take
+        # the lease anew.
+        self._changing = asyncio.Lock()
 
     async def acquire_or_renew(self, holder_id: str, now: float, expires_at: float) -> bool:
         """Claim an expired lease or extend this holder's, for `expires_at - now` seconds by the server's clock.
@@ -71,8 +77,7 @@ class MongoRetryLease:
         """
         ttl = timedelta(seconds=expires_at - now)
         try:
-            with cancelled_in_time():
-                return await self._acquired_or_renewed(holder_id, ttl)
+            return await to_its_end(self._acquired_or_renewed(holder_id, ttl), self._calls)
         except DuplicateKeyError:
             # There is a lease, and its time is not over: what would have been the first one met it.
             return False
@@ -97,8 +102,7 @@ class MongoRetryLease:
             StoreUnavailable: MongoDB did not answer; it ends by itself.
         """
         try:
-            with cancelled_in_time():
-                await self._released(holder_id)
+            await to_its_end(self._released(holder_id), self._calls)
         except PyMongoError as error:
             raise self._told(error) from error
 
@@ -109,14 +113,16 @@ class MongoRetryLease:
             StoreUnavailable: MongoDB did not answer.
         """
         try:
-            with cancelled_in_time():
-                found = await self._rows().find_one({"_id": self.lease_id})
-                return None if found is None else state_of(found, await self._server_time())
+            return await to_its_end(self._found(), self._calls)
         except PyMongoError as error:
             raise self._told(error) from error
 
+    async def _found(self) -> LeaseState | None:
+        found = await self._rows().find_one({"_id": self.lease_id})
+        return None if found is None else state_of(found, await self._server_time())
+
     async def _acquired_or_renewed(self, holder_id: str, ttl: timedelta) -> bool:
-        async with self._one_at_a_time():
+        async with self._changing, self._one_at_a_time():
             ends = await self._server_time() + ttl + _ROUNDING
             renewed = await self._rows().update_one(
                 {"_id": self.lease_id, "holder_id": holder_id}, {"$set": {"expires_at": ends}}
@@ -138,7 +144,7 @@ class MongoRetryLease:
         return taken.matched_count > 0 or taken.upserted_id is not None
 
     async def _released(self, holder_id: str) -> None:
-        async with self._one_at_a_time():
+        async with self._changing, self._one_at_a_time():
             await self._rows().update_one(
                 {"_id": self.lease_id, "holder_id": holder_id},
                 {"$set": {"holder_id": "", "expires_at": datetime.fromtimestamp(0, UTC)}},
@@ -218,14 +224,7 @@ async def check_grant(collection: Collection, grant: Grant | None, session: Sess
     elif (await collection.update_one(named, {"$inc": {"acts": 1}}, session=session)).matched_count:
         return
     row = await collection.find_one({"_id": grant.lease}, session=session)
-    now = (
-        f"{row['holder_id'] or 'nobody'} holds it, term {row['term']}"
-        if row is not None
-        else "nobody ever held it"
-    )
-    raise LeaseLost(
-        f"{grant.holder} has lost the lease {grant.lease} of term {grant.term}: {now}. Nothing was changed"
-    )
+    check_held(grant, None if row is None else (row["holder_id"], row["term"]))
 
 
 def zoned(time: Any) -> datetime:

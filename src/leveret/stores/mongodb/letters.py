@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from leveret.core.dead_letter import LetterGroup
 from leveret.core.errors import NotFound, StoreUnavailable
 from leveret.stores import cursors
-from leveret.stores.intake import several_have, with_new_body
+from leveret.stores.endings import the_one
+from leveret.stores.intake import with_new_body
 from leveret.stores.mongodb import bodies
 from leveret.stores.mongodb.driver import BulkWriteError, pymongo
 from leveret.stores.mongodb.fields import exact, letter_document, letter_of, place, replay_document, text_of
@@ -110,15 +111,11 @@ class MongoLetters:
         """One letter in any state, with its body, by letter id or message id, or a unique ending of six or more."""
 
         async def ask() -> DeadLetter | None:
-            found = await named(self.server, namespace, id, LETTERS)
-            in_full = [row for row in found if text_of(row["id"]) == id]
-            if len(in_full) == 1:
-                found = in_full
-            if len(found) > 1:
-                raise several_have(
-                    "dead letters", id, (f"{text_of(row['id'])} ({row['state']})" for row in found)
-                )
-            doc = await self._letters.find_one({"_id": found[0]["_id"]}) if found else None
+            found = await named(self.server, namespace, [id], LETTERS)
+            meant = the_one(
+                "dead letters", id, [(row["_id"], text_of(row["id"]), row["state"]) for row in found]
+            )
+            doc = None if meant is None else await self._letters.find_one({"_id": meant})
             return None if doc is None else await self._whole(doc)
 
         return await self.server.read(ask)

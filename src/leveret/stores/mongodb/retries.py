@@ -8,7 +8,8 @@ from leveret.core.errors import StoreUnavailable
 from leveret.core.retry_entry import Due
 from leveret.ports import Placed
 from leveret.stores import cursors
-from leveret.stores.intake import due_time, several_have, shown
+from leveret.stores.endings import the_one
+from leveret.stores.intake import due_time, shown
 from leveret.stores.mongodb import bodies
 from leveret.stores.mongodb.driver import pymongo
 from leveret.stores.mongodb.fields import (
@@ -302,15 +303,11 @@ class MongoRetries:
         """One entry, with its body, by retry id or message id, or a unique ending of six characters or more."""
 
         async def ask() -> RetryEntry | None:
-            found = await named(self.server, namespace, id, RETRIES)
-            in_full = [row for row in found if text_of(row["retry_id"]) == id]
-            if len(in_full) == 1:
-                found = in_full
-            if len(found) > 1:
-                raise several_have(
-                    "retries", id, (f"{text_of(row['retry_id'])} ({text_of(row['key'])})" for row in found)
-                )
-            if not found or (doc := await self._rows.find_one({"_id": found[0]["_id"]})) is None:
+            found = await named(self.server, namespace, [id], RETRIES)
+            place = the_one(
+                "retries", id, [(row["_id"], text_of(row["retry_id"]), text_of(row["key"])) for row in found]
+            )
+            if place is None or (doc := await self._rows.find_one({"_id": place})) is None:
                 return None
             return entry_of(doc, await self.server.now(), await bodies.body_of(self.server, doc))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from leveret.core.errors import NotFound, StoreRefused
+from leveret.core.errors import NotFound
+from leveret.stores.errors import newer_schema
 from leveret.stores.mongodb.driver import DuplicateKeyError
 
 if TYPE_CHECKING:
@@ -76,10 +77,7 @@ async def prepare(server: MongoServer, *, create: bool) -> None:
             )
         found = 0
     if found > newest():
-        raise StoreRefused(
-            f"the store {server.display} has schema {found}, and this leveret knows schemas up to {newest()}: a newer "
-            "leveret has written it. Upgrade leveret here"
-        )
+        raise newer_schema(server.display, found, newest())
     for number, migrate in enumerate(MIGRATIONS[found:], start=found + 1):
         await migrate(server)
         await _note(server, number)

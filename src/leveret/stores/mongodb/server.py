@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
@@ -20,6 +21,7 @@ from leveret.stores.mongodb.driver import (
     PyMongoError,
     errors,
     pymongo,
+    to_its_end,
 )
 from leveret.stores.mongodb.fields import time_of
 from leveret.stores.mongodb.lease import check_grant, is_ferretdb
@@ -57,6 +59,8 @@ class MongoServer:
         self._client: Client | None = None
         self._database = DATABASE
         self._alone: Alone | None = None
+        #: Those under way, also those whose callers have given up.
+        self.calls: set[asyncio.Task[Any]] = set()
         self.transactions = False
         #: Whether an update by condition is one step on this server; where not, one writes at a time.
         self.atomic = True
@@ -94,7 +98,9 @@ class MongoServer:
         self._alone = Alone(self.collection("lock"), "store", now=self.now, stale=_LOCK_STALE)
 
     async def close(self) -> None:
-        """Disconnect. Idempotent."""
+        """Let calls come to their end, then disconnect. Idempotent."""
+        if self.calls:
+            await asyncio.wait(self.calls)
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -140,8 +146,12 @@ class MongoServer:
     async def read(self, ask: Callable[[], Awaitable[T]]) -> T:
         """What *ask* finds."""
         self.client  # noqa: B018 - tells that it is not open
-        with self.errors():
-            return await ask()
+
+        async def asked() -> T:
+            with self.errors():
+                return await ask()
+
+        return await to_its_end(asked(), self.calls)
 
     async def write(self, ask: Callable[[Session | None], Awaitable[T]], *, grant: Grant | None = None) -> T:
         """Do *ask*, with the lease that *grant* proves.
@@ -158,11 +168,15 @@ class MongoServer:
             return await ask(session)
 
         client = self.client
-        with self.errors():
-            if self.transactions:
-                return await self._in_transaction(client, checked)
-            async with self.one_at_a_time():
-                return await checked(None)
+
+        async def asked() -> T:
+            with self.errors():
+                if self.transactions:
+                    return await self._in_transaction(client, checked)
+                async with self.one_at_a_time():
+                    return await checked(None)
+
+        return await to_its_end(asked(), self.calls)
 
     @asynccontextmanager
     async def one_at_a_time(self) -> AsyncIterator[None]:

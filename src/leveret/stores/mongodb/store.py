@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -12,7 +13,7 @@ from leveret.stores.mongodb.acts import MongoActs
 from leveret.stores.mongodb.alone import Alone
 from leveret.stores.mongodb.driver import DatetimeMS, PyMongoError, translated
 from leveret.stores.mongodb.fields import text_of
-from leveret.stores.mongodb.lease import LOCK_STALE, MongoRetryLease, state_of, zoned
+from leveret.stores.mongodb.lease import LEASE_ID, LOCK_STALE, MongoRetryLease, state_of, zoned
 from leveret.stores.mongodb.letters import MongoLetters
 from leveret.stores.mongodb.retries import MongoRetries
 from leveret.stores.mongodb.server import MongoServer
@@ -119,6 +120,22 @@ class MongoStore(MongoRetries, MongoLetters, MongoActs):
 
         return await self.server.read(ask)
 
+    async def document_collections(self) -> list[str]:
+        """Every collection that lies beside the lease of a retry worker, another program's too, sorted."""
+
+        async def ask() -> list[str]:
+            database = self.server.client[self.server.database_name]
+            return sorted(
+                [
+                    name.removesuffix("_lease")
+                    for name in await database.list_collection_names()
+                    if name.endswith("_lease")
+                    and await database[name].find_one({"_id": LEASE_ID}) is not None
+                ]
+            )
+
+        return await self.server.read(ask)
+
     async def check(self) -> Mapping[str, Any]:
         """Schema version, integrity ("ok", or which large body is not whole), size in bytes, and what lies in it."""
 
@@ -153,6 +170,8 @@ class _StoreLease(MongoRetryLease):
         self.name = self.lease_id = name
         self._server = server
         self._lock: Alone | None = None
+        self._calls = server.calls
+        self._changing = asyncio.Lock()
 
     def _rows(self) -> Collection:
         return self._server.collection("lease")

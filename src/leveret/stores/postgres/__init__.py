@@ -11,7 +11,8 @@ except ImportError as error:
         "PostgreSQL needs psycopg, which is not installed: pip install 'leveret[postgres]'"
     ) from error
 
+from leveret.stores.postgres.documents import PostgresDocumentStore
 from leveret.stores.postgres.lease import PostgresRetryLease
 from leveret.stores.postgres.store import PostgresStore
 
-__all__ = ["PostgresRetryLease", "PostgresStore"]
+__all__ = ["PostgresDocumentStore", "PostgresRetryLease", "PostgresStore"]

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from leveret.core.errors import StoreRefused
-from leveret.stores.rows import LETTER_STORED, RETRY_WHOLE
+from leveret.stores.sql.filters import Dialect
+from leveret.stores.sql.rows import LETTER_STORED, RETRY_WHOLE
 
 #: Sorts behind every text that names something.
 AFTER_ALL: Final = "\U0010ffff" * 4
@@ -40,6 +41,24 @@ def text_of(column: str) -> str:
     if "\\" not in column:
         return column
     return _ESCAPE.sub(lambda found: "\\" if found[1] is None else chr(int(found[1], 16)), column)
+
+
+def _endings(text: str) -> list[tuple[str, int]]:
+    """How *text* may lie at the end of a column: in one way, as each character is escaped for itself."""
+    written = exact(text)
+    return [(written, len(written))]
+
+
+DIALECT: Final = Dialect(
+    mark="%s",
+    exact=exact,
+    endings=_endings,
+    ending='"right"({text}, {length})',
+    row="namespace, {key}",
+    namespace="namespace || ''",
+    in_reason="strpos(reason_folded, %s) > 0",
+    in_body="position(%b::bytea in body) > 0",
+)
 
 
 class Columns(NamedTuple):

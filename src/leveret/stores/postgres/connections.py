@@ -16,8 +16,9 @@ from psycopg.conninfo import conninfo_to_dict
 
 from leveret.core.errors import ConfigError, StoreUnavailable
 from leveret.core.redaction import redact
+from leveret.stores.errors import unavailable
 from leveret.stores.postgres import schema
-from leveret.stores.postgres.errors import is_of_the_data, translated, unavailable
+from leveret.stores.postgres.errors import is_of_the_data, translated
 
 R = TypeVar("R")
 Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -230,10 +231,11 @@ class Connections:
 
     async def _settle_in(self, connection: Connection, lane: Lane) -> None:
         # Set by a statement and not as start-up parameters: a pooler between us and the server refuses those.
+        # No jit: to compile a statement takes a hundred times as long as to find the few rows that it asks for.
         milliseconds = str(round(self._patience[lane] * 1000))
         await connection.execute(
             "SELECT set_config('search_path', %s, false), set_config('statement_timeout', %s, false),"
-            " set_config('idle_in_transaction_session_timeout', %s, false)",
+            " set_config('idle_in_transaction_session_timeout', %s, false), set_config('jit', 'off', false)",
             (f'"{self.schema}"', milliseconds, milliseconds),
         )
 

@@ -6,7 +6,8 @@ from typing import Final
 
 import psycopg
 
-from leveret.core.errors import LeveretError, StoreError, StoreRefused, StoreUnavailable
+from leveret.core.errors import LeveretError, StoreError, StoreRefused
+from leveret.stores.errors import unavailable
 
 #: Classes of SQLSTATE that speak of the data: other data would pass. 21: cardinality, 22: data exception, 23: integrity
 #: constraint, 54: a limit of PostgreSQL's, such as the length of what an index can hold.
@@ -32,11 +33,6 @@ _NO_CONNECTION: Final = (
     "again by itself"
 )
 _ANY_REMEDY: Final = "see what the words in brackets say; leveret tries again by itself"
-
-
-def unavailable(display: str, what: str, remedy: str) -> StoreUnavailable:
-    """The error for a server that cannot be used now."""
-    return StoreUnavailable(f"the store {display} cannot be used: {what}. What to do: {remedy}")
 
 
 def translated(error: Exception, display: str) -> Exception:

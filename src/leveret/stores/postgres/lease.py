@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.core.errors import LeaseLost
 from leveret.ports import Grant, LeaseState
+from leveret.stores.leases import check_held
 from leveret.stores.postgres.columns import exact, text_of
 from leveret.stores.postgres.connections import PATIENCE, Connections
 
 if TYPE_CHECKING:
+    from leveret.stores.postgres.documents import PostgresDocumentStore
     from leveret.stores.postgres.store import PostgresStore
 
 #: What stands before a statement that a grant guards: the lease's row, locked until the statement is over, or nothing.
@@ -34,18 +35,12 @@ def guard(grant: Grant | None) -> tuple[str, tuple[Any, ...]]:
 async def lost(connections: Connections, grant: Grant) -> None:
     """Say who holds the lease, where *grant* does not hold any more; terms only rise, so that this stays true.
 
-    An end that has passed does not matter: as long as nobody took over, nobody else acts.
-
     Raises:
         LeaseLost: somebody else holds the lease by now, or it was released.
     """
     found = await connections.fetch("SELECT holder, term FROM lease WHERE name = %s", (exact(grant.lease),))
     row = (text_of(found[0][0]), found[0][1]) if found else None
-    if row != (grant.holder, grant.term):
-        now = f"{row[0] or 'nobody'} holds it, term {row[1]}" if row else "nobody ever held it"
-        raise LeaseLost(
-            f"{grant.holder} has lost the lease {grant.lease} of term {grant.term}: {now}. Nothing was changed"
-        )
+    check_held(grant, row)
 
 
 class PostgresRetryLease:
@@ -66,7 +61,9 @@ class PostgresRetryLease:
         await lease.acquire_or_renew("host/4711", now=0.0, expires_at=30.0)  # True
     """
 
-    def __init__(self, store: PostgresStore | str, *, name: str = "retry_worker") -> None:
+    def __init__(
+        self, store: PostgresStore | PostgresDocumentStore | str, *, name: str = "retry_worker"
+    ) -> None:
         self.name = name
         self._own: Connections | None = None
         if isinstance(store, str):

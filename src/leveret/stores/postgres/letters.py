@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.core.dead_letter import LetterGroup
 from leveret.core.errors import NotFound
-from leveret.stores import cursors, rows
-from leveret.stores.intake import several_have, with_new_body
+from leveret.core.retry_entry import Filter
+from leveret.stores import cursors
+from leveret.stores.endings import the_one
+from leveret.stores.intake import with_new_body
 from leveret.stores.postgres.columns import (
     AFTER_ALL,
+    DIALECT,
     LETTER_BODY,
     LETTER_COLUMNS,
     LETTER_REASON,
@@ -20,16 +23,16 @@ from leveret.stores.postgres.columns import (
     portions,
     text_of,
 )
-from leveret.stores.postgres.filters import LETTERS, condition, named_by
 from leveret.stores.postgres.lease import guard, lost
 from leveret.stores.postgres.namespaces import NAMESPACES_OF
-from leveret.stores.rows import LETTER, LETTER_WHOLE, NEVER, replays_text
+from leveret.stores.sql import rows
+from leveret.stores.sql.filters import LETTERS, condition
+from leveret.stores.sql.rows import LETTER, LETTER_WHOLE, NEVER, replays_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leveret.core.dead_letter import DeadLetter, LetterState, Replay
-    from leveret.core.retry_entry import Filter
     from leveret.ports import Grant
     from leveret.stores.postgres.connections import Connection, Connections
 
@@ -80,7 +83,7 @@ class PostgresLetters:
     ) -> tuple[list[DeadLetter], str | None]:
         """A page of letters, the newest first, without bodies; and a cursor for the next page, or None."""
         time, namespace, id = (NEVER, "", "") if after is None else cursors.read(after)
-        asked = condition(wanted, LETTERS)
+        asked = condition(wanted, LETTERS, DIALECT, namespace=False)
         # At the very time of the cursor, namespaces behind its own are done with, and those before it are not.
         found = await self.connections.fetch(
             f"""
@@ -89,7 +92,7 @@ class PostgresLetters:
                 SELECT namespace AS name FROM of_dead_letter WHERE %s::text IS NULL
                 UNION ALL SELECT %s::text COLLATE "C" WHERE %s::text IS NOT NULL
             ) AS names CROSS JOIN unnest(%s::text[]) AS wanted (wanted_state) CROSS JOIN LATERAL (
-                SELECT {LETTER} FROM dead_letter WHERE namespace = name AND state = wanted_state
+                SELECT {LETTER} FROM dead_letter WHERE {asked.namespace} = name AND state = wanted_state
                 AND (died_at, id) < (%s::float8, CASE WHEN name = %s THEN %s WHEN name < %s THEN %s ELSE '' END)
                 AND {asked.sql} ORDER BY died_at DESC, id DESC LIMIT %s
             ) AS lying ORDER BY died_at DESC, namespace DESC, id DESC LIMIT %s
@@ -107,7 +110,7 @@ class PostgresLetters:
 
     async def count_letters(self, wanted: Filter, *, states: Sequence[LetterState] = ("dead",)) -> int:
         """How many there are."""
-        asked = condition(wanted, LETTERS, namespace=True)
+        asked = condition(wanted, LETTERS, DIALECT)
         asked.add("state = ANY(%s::text[])", list(states))
         found = await self.connections.fetch(
             f"SELECT count(*) FROM dead_letter WHERE {asked.sql}",
@@ -117,7 +120,7 @@ class PostgresLetters:
 
     async def groups(self, wanted: Filter) -> list[LetterGroup]:
         """Dead letters by fingerprint, the largest group first."""
-        asked = condition(wanted, LETTERS, namespace=True)
+        asked = condition(wanted, LETTERS, DIALECT)
         asked.add("state = 'dead'")
         found = await self.connections.fetch(
             f"""
@@ -146,23 +149,17 @@ class PostgresLetters:
 
     async def letter(self, namespace: str | None, id: str) -> DeadLetter | None:
         """One letter in any state, with its body, by letter id or message id, or a unique ending of six or more."""
-        asked = named_by(id, LETTERS)
-        if namespace is not None:
-            asked.add("namespace = %s", exact(namespace))
+        asked = condition(Filter(namespace=namespace, ids=(id,)), LETTERS, DIALECT)
         found = await self.connections.fetch(
             f"SELECT namespace, id, state FROM dead_letter WHERE {asked.sql}",
             asked.values,
         )
-        in_full = [row for row in found if text_of(row[1]) == id]
-        if len(in_full) == 1:
-            found = in_full
-        if len(found) > 1:
-            raise several_have("dead letters", id, (f"{text_of(row[1])} ({row[2]})" for row in found))
-        if not found:
+        named = the_one("dead letters", id, [(row[:2], text_of(row[1]), row[2]) for row in found])
+        if named is None:
             return None
         (whole,) = await self.connections.fetch(
             f"SELECT {LETTER_WHOLE} FROM dead_letter WHERE namespace = %s AND id = %s",
-            found[0][:2],
+            named,
         )
         return rows.letter_of(whole, text_of)
 
@@ -174,7 +171,7 @@ class PostgresLetters:
         Those that this same replay claimed before and did not report come first, `claimed`; the others are `dead`.
         """
         held, proof = guard(grant)
-        asked = condition(wanted, LETTERS, namespace=True)
+        asked = condition(wanted, LETTERS, DIALECT)
         letter = ", ".join(f"dead_letter.{name.strip()}" for name in LETTER_WHOLE.split(","))
         sql = _CLAIM.format(held=held, asked=asked.sql, letter=letter)
 
@@ -219,7 +216,7 @@ class PostgresLetters:
 
     async def set_state(self, wanted: Filter, *, was: LetterState, to: LetterState) -> int:
         """Discard (dead → discarded) or restore (discarded → dead, also replayed → dead). Returns how many."""
-        asked = condition(wanted, LETTERS, namespace=True)
+        asked = condition(wanted, LETTERS, DIALECT)
         asked.add("state = %s", was)
         return await self.connections.change(
             f"UPDATE dead_letter SET state = %s, replay_id = '' WHERE {asked.sql}",

@@ -6,12 +6,14 @@ from collections import Counter
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from leveret.core.retry_entry import Due
+from leveret.core.retry_entry import Due, Filter
 from leveret.ports import Placed
-from leveret.stores import cursors, rows
-from leveret.stores.intake import due_time, several_have, shown
+from leveret.stores import cursors
+from leveret.stores.endings import the_one
+from leveret.stores.intake import due_time, shown
 from leveret.stores.postgres.columns import (
     AFTER_ALL,
+    DIALECT,
     LETTER_BODY,
     LETTER_COLUMNS,
     LETTER_REASON,
@@ -24,16 +26,17 @@ from leveret.stores.postgres.columns import (
     portions,
     text_of,
 )
-from leveret.stores.postgres.filters import RETRIES, condition, named_by
 from leveret.stores.postgres.lease import guard, lost
 from leveret.stores.postgres.namespaces import NAMESPACES_OF
-from leveret.stores.rows import NEVER, RETRY, RETRY_WHOLE
+from leveret.stores.sql import rows
+from leveret.stores.sql.filters import RETRIES, condition
+from leveret.stores.sql.rows import NEVER, RETRY, RETRY_WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from leveret.core.dead_letter import DeadLetter
-    from leveret.core.retry_entry import Filter, RetryEntry
+    from leveret.core.retry_entry import RetryEntry
     from leveret.ports import Grant
     from leveret.stores.postgres.connections import Connection, Connections
 
@@ -301,7 +304,7 @@ class PostgresRetries:
     ) -> tuple[list[RetryEntry], str | None]:
         """A page of what waits, the next due first, without bodies; and a cursor for the next page, or None."""
         time, namespace, key = (-NEVER, "", "") if after is None else cursors.read(after)
-        asked = condition(wanted, RETRIES)
+        asked = condition(wanted, RETRIES, DIALECT, namespace=False)
         # At the very time of the cursor, namespaces before its own are done with, and those behind it are not.
         found = await self.connections.fetch(
             f"""
@@ -310,7 +313,7 @@ class PostgresRetries:
                 SELECT namespace AS name FROM of_retry WHERE %s::text IS NULL
                 UNION ALL SELECT %s::text COLLATE "C" WHERE %s::text IS NOT NULL
             ) AS names CROSS JOIN LATERAL (
-                SELECT {RETRY} FROM retry WHERE namespace = name AND (try_at, key) > (%s::float8,
+                SELECT {RETRY} FROM retry WHERE {asked.namespace} = name AND (try_at, key) > (%s::float8,
                     CASE WHEN name = %s THEN %s WHEN name > %s THEN '' ELSE %s END) AND {asked.sql}
                 ORDER BY try_at, key LIMIT %s
             ) AS waiting ORDER BY try_at, namespace, key LIMIT %s
@@ -331,7 +334,7 @@ class PostgresRetries:
 
     async def count_entries(self, wanted: Filter, *, overdue: bool = False) -> int:
         """How many wait; *overdue*: only those whose time has come."""
-        asked = condition(wanted, RETRIES, namespace=True)
+        asked = condition(wanted, RETRIES, DIALECT)
         if overdue:
             asked.add("try_at <= (SELECT epoch_now())")
         found = await self.connections.fetch(f"SELECT count(*) FROM retry WHERE {asked.sql}", asked.values)
@@ -339,23 +342,17 @@ class PostgresRetries:
 
     async def entry(self, namespace: str | None, id: str) -> RetryEntry | None:
         """One entry, with its body, by retry id or message id, or a unique ending of six characters or more."""
-        asked = named_by(id, RETRIES)
-        if namespace is not None:
-            asked.add("namespace = %s", exact(namespace))
+        asked = condition(Filter(namespace=namespace, ids=(id,)), RETRIES, DIALECT)
         found = await self.connections.fetch(
             f"SELECT namespace, key, retry_id FROM retry WHERE {asked.sql}",
             asked.values,
         )
-        in_full = [row for row in found if text_of(row[2]) == id]
-        if len(in_full) == 1:
-            found = in_full
-        if len(found) > 1:
-            raise several_have("retries", id, (f"{text_of(row[2])} ({text_of(row[1])})" for row in found))
-        if not found:
+        named = the_one("retries", id, [(row[:2], text_of(row[2]), text_of(row[1])) for row in found])
+        if named is None:
             return None
         whole = await self.connections.fetch(
             f"SELECT {RETRY_WHOLE}, epoch_now() FROM retry WHERE namespace = %s AND key = %s",
-            found[0][:2],
+            named,
         )
         # It may have gone in between.
         return rows.retry_of(whole[0][:-1], whole[0][-1], text_of) if whole else None

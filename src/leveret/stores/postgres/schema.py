@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.resources import files
 from typing import Any, Final, TypeAlias
 
 import psycopg
 
 from leveret.core.errors import NotFound, StoreRefused
+from leveret.stores.errors import newer_schema
+from leveret.stores.sql.scripts import scripts
 
 Connection: TypeAlias = psycopg.AsyncConnection[tuple[Any, ...]]
 
@@ -19,19 +19,9 @@ TAKEN: Final = frozenset({"public", "information_schema"})
 _LOCK: Final = 0x6C767274
 
 
-@cache
-def migrations() -> tuple[str, ...]:
-    """The scripts, the first one first. Their files are numbered from 0001."""
-    folder = files("leveret.stores") / "sql" / "postgres"
-    scripts = sorted(
-        (file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name
-    )
-    return tuple(script.read_text("utf-8") for script in scripts)
-
-
 def newest() -> int:
     """The schema version that this leveret writes."""
-    return len(migrations())
+    return len(scripts("postgres"))
 
 
 async def version(connection: Connection, schema: str, display: str) -> int:
@@ -79,7 +69,7 @@ async def prepare(connection: Connection, schema: str, display: str, *, create: 
             if await there.fetchone() is None:
                 await connection.execute(f'CREATE SCHEMA "{schema}"')
         for step in range(found, newest()):
-            await connection.execute(migrations()[step])
+            await connection.execute(scripts("postgres")[step])
             await connection.execute("DELETE FROM schema_version")
             await connection.execute("INSERT INTO schema_version (version) VALUES (%s)", (step + 1,))
 
@@ -92,10 +82,7 @@ async def _is_right(connection: Connection, schema: str, display: str, *, create
         )
     found = await version(connection, schema, display)
     if found > newest():
-        raise StoreRefused(
-            f"the store {display} has schema version {found}, and this leveret knows versions up to {newest()}: "
-            "a newer leveret has written it. Upgrade leveret here"
-        )
+        raise newer_schema(display, found, newest())
     if found == 0 and not create:
         raise NotFound(
             f"there is no store at {display}: the database has no leveret schema {schema}. `leveret run` creates it"

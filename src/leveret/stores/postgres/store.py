@@ -105,6 +105,11 @@ class PostgresStore(PostgresRetries, PostgresLetters, PostgresActs):
             {text_of(name) for (name,) in found} | {text_of(name).partition("/")[0] for (name,) in leases}
         )
 
+    async def document_collections(self) -> list[str]:
+        """Every collection of documents in the schema, sorted."""
+        found = await self.connections.fetch("SELECT DISTINCT collection FROM document")
+        return sorted(text_of(name) for (name,) in found)
+
     async def check(self) -> Mapping[str, Any]:
         """Schema version, integrity ("ok", or what is wrong), size in bytes, what lies in it, and if we may write."""
 

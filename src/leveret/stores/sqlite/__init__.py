@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from leveret.stores.sqlite.documents import SqliteDocumentStore
 from leveret.stores.sqlite.lease import SqliteRetryLease
 from leveret.stores.sqlite.store import SqliteStore
 
-__all__ = ["SqliteRetryLease", "SqliteStore"]
+__all__ = ["SqliteDocumentStore", "SqliteRetryLease", "SqliteStore"]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from leveret.core.errors import NotFound
-from leveret.ports import Acknowledged, Act
-from leveret.stores.intake import REPORTS_KEPT, act_arguments
+from leveret.stores.acts import REPORTS_KEPT, act_arguments, no_such_act, report_text
+from leveret.stores.sql.rows import ACT, act_of
 from leveret.stores.sqlite.columns import exact, text_of
 
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
 
-    from leveret.ports import Clock
+    from leveret.ports import Acknowledged, Act, Clock
     from leveret.stores.sqlite.file import SqliteFile
-
-_ACT = "id, namespace, verb, arguments, asked_at, report"
 
 
 class SqliteActs:
@@ -44,10 +40,10 @@ class SqliteActs:
 
         def ask(connection: sqlite3.Connection) -> list[Act]:
             found = connection.execute(
-                f"SELECT {_ACT} FROM act WHERE namespace = ? AND finished_at IS NULL ORDER BY asked_at, rowid",  # noqa: S608
+                f"SELECT {ACT} FROM act WHERE namespace = ? AND finished_at IS NULL ORDER BY asked_at, rowid",  # noqa: S608
                 (exact(namespace),),
             )
-            return [_act_of(row) for row in found if row[2] in verbs]
+            return [act_of(row, text_of) for row in found if row[2] in verbs]
 
         return await self.file.read(ask)
 
@@ -57,7 +53,7 @@ class SqliteActs:
         Raises:
             NotFound: there is no such act.
         """
-        text = json.dumps(report._asdict())
+        text = report_text(report)
 
         def ask(connection: sqlite3.Connection) -> None:
             now = self.clock.now()
@@ -66,9 +62,7 @@ class SqliteActs:
                 (text, now if report.finished else None, exact(act_id)),
             ).rowcount
             if not found:
-                raise NotFound(
-                    f"there is no act {act_id!r}: it was finished more than a day ago, or never asked for here"
-                )
+                raise no_such_act(act_id)
             connection.execute("DELETE FROM act WHERE finished_at < ?", (now - REPORTS_KEPT,))
 
         await self.file.write(ask)
@@ -77,8 +71,8 @@ class SqliteActs:
         """An act with its newest report."""
 
         def ask(connection: sqlite3.Connection) -> Act | None:
-            row = connection.execute(f"SELECT {_ACT} FROM act WHERE id = ?", (exact(act_id),)).fetchone()  # noqa: S608
-            return None if row is None else _act_of(row)
+            row = connection.execute(f"SELECT {ACT} FROM act WHERE id = ?", (exact(act_id),)).fetchone()  # noqa: S608
+            return None if row is None else act_of(row, text_of)
 
         return await self.file.read(ask)
 
@@ -110,18 +104,3 @@ class SqliteActs:
             )
 
         await self.file.write(ask)
-
-
-def _act_of(row: tuple[Any, ...]) -> Act:
-    report = None
-    if row[5] is not None:
-        said = json.loads(row[5])
-        report = Acknowledged(**{**said, "notes": tuple(said["notes"])})
-    return Act(
-        id=text_of(row[0]),
-        namespace=text_of(row[1]),
-        verb=row[2],
-        arguments=json.loads(row[3]),
-        asked_at=row[4],
-        report=report,
-    )

@@ -1,32 +1,11 @@
-"""How entries and letters lie in SQLite's rows."""
+"""How texts lie in SQLite's rows, and what it says in words of its own."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Final
 
-from leveret.stores import rows
-from leveret.stores.rows import (
-    LETTER,
-    LETTER_STORED,
-    LETTER_WHOLE,
-    NEVER,
-    RETRY,
-    RETRY_WHOLE,
-    replays_of,
-    replays_text,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from leveret.core.dead_letter import DeadLetter
-    from leveret.core.retry_entry import RetryEntry
-
-__all__ = [
-    "AFTER_ALL", "KEEP_LETTER", "LETTER", "LETTER_STORED", "LETTER_WHOLE", "NEVER", "RETRY", "RETRY_WHOLE",
-    "exact", "letter_of", "letter_row", "marks", "place_of", "replays_of", "replays_text", "retry_of", "retry_row",
-    "text_of",
-]  # fmt: skip
+from leveret.stores.sql.filters import Dialect
+from leveret.stores.sql.rows import LETTER_STORED
 
 #: Sorts behind every text that `exact` gives.
 AFTER_ALL = b"\xff"
@@ -68,21 +47,20 @@ def text_of(column: str | bytes) -> str:
     return column if isinstance(column, str) else column.decode("utf-8", "surrogatepass")
 
 
-def retry_row(entry: RetryEntry, now: float) -> tuple[Any, ...]:
-    """An entry as the columns of `RETRY_WHOLE`, its wait counted from *now*."""
-    return rows.retry_row(entry, now, exact)
+def _endings(text: str) -> list[tuple[str | bytes, int]]:
+    """How *text* may lie at the end of a column: as text, and as bytes where what stands before it is no text."""
+    written = exact(text)
+    raw = text.encode("utf-8", "surrogatepass")
+    return [(written, len(written)), *([] if written == raw else [(raw, len(raw))])]
 
 
-def retry_of(row: Sequence[Any], now: float) -> RetryEntry:
-    """The entry of a row of `RETRY` or `RETRY_WHOLE`."""
-    return rows.retry_of(row, now, text_of)
-
-
-def letter_row(letter: DeadLetter) -> tuple[Any, ...]:
-    """A letter as the columns of `LETTER_STORED`."""
-    return rows.letter_row(letter, exact)
-
-
-def letter_of(row: Sequence[Any]) -> DeadLetter:
-    """The letter of a row of `LETTER` or `LETTER_WHOLE`."""
-    return rows.letter_of(row, text_of)
+DIALECT: Final = Dialect(
+    mark="?",
+    exact=exact,
+    endings=_endings,
+    ending="substr({text}, -{length})",
+    row="rowid",
+    namespace="+namespace",
+    in_reason="instr(casefold(reason), ?) > 0",
+    in_body="instr(body, ?) > 0",
+)

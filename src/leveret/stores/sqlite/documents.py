@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from leveret.stores.documents import Documents, check_params, in_order, matches
+from leveret.stores.documents import matches
+from leveret.stores.sql.documents import PAGE, TableDocuments
 from leveret.stores.sqlite.columns import exact
 from leveret.stores.sqlite.file import BUSY_TIMEOUT, SqliteFile
 from leveret.stores.sqlite.lease import SqliteRetryLease
@@ -13,18 +14,19 @@ from leveret.stores.sqlite.lease import SqliteRetryLease
 if TYPE_CHECKING:
     import os
     import sqlite3
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from leveret.ports import Clock, Lease
 
-#: Documents that are read at once: whoever goes through all of them never holds more than these.
-PAGE = 200
-
-_PUT = "INSERT OR REPLACE INTO document (collection, id, body) VALUES (?, ?, ?)"
+#: A document that is written anew keeps its place, so that whoever goes through all of them comes to an end.
+_PUT = (
+    "INSERT INTO document (collection, id, body) VALUES (?, ?, ?)"
+    " ON CONFLICT (collection, id) DO UPDATE SET body = excluded.body"
+)
 _GET = "SELECT body FROM document WHERE collection = ? AND id = ?"
 
 
-class SqliteDocumentStore(Documents):
+class SqliteDocumentStore(TableDocuments):
     """Documents in a SQLite file, which is opened (and created) at first use. What a call has written is on disk.
 
     Args:
@@ -83,27 +85,6 @@ class SqliteDocumentStore(Documents):
 
         await (await self._opened()).write(ask)
 
-    async def exists(self, doc_id: str) -> bool:
-        return await self._body(doc_id) is not None
-
-    async def get_document(self, doc_id: str) -> dict[str, Any]:
-        body = await self._body(doc_id)
-        if body is None:
-            raise self.not_there(doc_id)
-        doc: dict[str, Any] = json.loads(body)
-        return doc
-
-    async def query(
-        self, params: Mapping[str, Any], *, sort_by: str | None = None
-    ) -> AsyncIterator[dict[str, Any]]:
-        check_params(params)
-        if sort_by is not None:
-            for doc in in_order([doc async for doc in self._all(params)], sort_by):
-                yield doc
-            return
-        async for doc in self._all(params):
-            yield doc
-
     async def delete(self, doc_id: str, *, expected: Mapping[str, Any] | None = None) -> bool:
         def ask(connection: sqlite3.Connection) -> bool:
             row = connection.execute(_GET, self._named(doc_id)).fetchone()
@@ -130,18 +111,6 @@ class SqliteDocumentStore(Documents):
         """Close the file. Idempotent; the next call opens it again."""
         await self.file.close()
 
-    async def _all(self, params: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        last = 0
-        while True:
-            rows = await self._page(last)
-            for _, body in rows:
-                doc = json.loads(body)
-                if matches(doc, params):
-                    yield doc
-            if len(rows) < PAGE:
-                return
-            last = rows[-1][0]
-
     async def _page(self, after: int) -> list[tuple[int, str]]:
         def ask(connection: sqlite3.Connection) -> list[tuple[int, str]]:
             return connection.execute(
@@ -151,7 +120,7 @@ class SqliteDocumentStore(Documents):
 
         return await (await self._opened()).read(ask)
 
-    async def _body(self, doc_id: str) -> str | None:
+    async def _text(self, doc_id: str) -> str | None:
         def ask(connection: sqlite3.Connection) -> str | None:
             row: tuple[str] | None = connection.execute(_GET, self._named(doc_id)).fetchone()
             return None if row is None else row[0]

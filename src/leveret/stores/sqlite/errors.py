@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 from typing import TYPE_CHECKING
 
-from leveret.core.errors import LeveretError, StoreError, StoreRefused, StoreUnavailable
+from leveret.core.errors import LeveretError, StoreError, StoreRefused
+from leveret.stores.errors import unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,11 +50,6 @@ _OF_THE_FILE = {
 _OF_THE_FILE[sqlite3.SQLITE_LOCKED] = _OF_THE_FILE[sqlite3.SQLITE_BUSY]
 _OF_THE_FILE[sqlite3.SQLITE_PERM] = _OF_THE_FILE[sqlite3.SQLITE_READONLY]
 _OF_THE_FILE[sqlite3.SQLITE_PROTOCOL] = _OF_THE_FILE[sqlite3.SQLITE_BUSY]
-
-
-def unavailable(path: Path, what: str, remedy: str) -> StoreUnavailable:
-    """The error for a file that cannot be used now."""
-    return StoreUnavailable(f"the store {path} cannot be used: {what}. What to do: {remedy}")
 
 
 def translated(error: Exception, path: Path, *, waited: float) -> Exception:

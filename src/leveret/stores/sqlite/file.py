@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from leveret.core.errors import ConfigError, NotFound, StoreRefused, StoreUnavailable
+from leveret.stores.errors import unavailable
 from leveret.stores.sqlite import schema
-from leveret.stores.sqlite.errors import translated, unavailable
+from leveret.stores.sqlite.errors import translated
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from leveret.core.errors import LeaseLost
 from leveret.ports import Grant, LeaseState
 from leveret.stores.boot_time import boot_time
+from leveret.stores.leases import check_held
 from leveret.stores.sqlite.file import BUSY_TIMEOUT, SqliteFile
 
 if TYPE_CHECKING:
@@ -32,19 +32,13 @@ def this_boot() -> str:
 def check_grant(connection: sqlite3.Connection, grant: Grant | None) -> None:
     """Make sure, within a transaction, that the grant holds.
 
-    An end that has passed does not matter: as long as nobody took over, nobody else acts.
-
     Raises:
         LeaseLost: somebody else holds the lease by now, or it was released.
     """
     if grant is None:
         return
     row = connection.execute("SELECT holder, term FROM lease WHERE name = ?", (grant.lease,)).fetchone()
-    if row != (grant.holder, grant.term):
-        now = f"{row[0] or 'nobody'} holds it, term {row[1]}" if row else "nobody ever held it"
-        raise LeaseLost(
-            f"{grant.holder} has lost the lease {grant.lease} of term {grant.term}: {now}. Nothing was changed"
-        )
+    check_held(grant, row)
 
 
 class SqliteRetryLease:

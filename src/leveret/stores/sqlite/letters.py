@@ -6,23 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.core.dead_letter import LetterGroup
 from leveret.core.errors import NotFound
+from leveret.core.retry_entry import Filter
 from leveret.stores import cursors
-from leveret.stores.intake import several_have, with_new_body
-from leveret.stores.sqlite.columns import (
-    AFTER_ALL,
-    KEEP_LETTER,
+from leveret.stores.endings import the_one
+from leveret.stores.intake import with_new_body
+from leveret.stores.sql.filters import LETTERS, condition
+from leveret.stores.sql.rows import (
     LETTER,
     LETTER_WHOLE,
     NEVER,
-    exact,
     letter_of,
     letter_row,
-    place_of,
     replays_of,
     replays_text,
-    text_of,
 )
-from leveret.stores.sqlite.filters import LETTERS, condition, named_by
+from leveret.stores.sqlite.columns import AFTER_ALL, DIALECT, KEEP_LETTER, exact, place_of, text_of
 from leveret.stores.sqlite.lease import check_grant
 from leveret.stores.sqlite.namespaces import namespaces_of
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leveret.core.dead_letter import DeadLetter, LetterState, Replay
-    from leveret.core.retry_entry import Filter
     from leveret.ports import Grant
     from leveret.stores.sqlite.file import SqliteFile
 
@@ -45,7 +42,9 @@ class SqliteLetters:
         """Store letters; an id that is there already is left as it is. Returns how many were new."""
 
         def ask(connection: sqlite3.Connection) -> int:
-            return sum(connection.execute(KEEP_LETTER, letter_row(letter)).rowcount for letter in letters)
+            return sum(
+                connection.execute(KEEP_LETTER, letter_row(letter, exact)).rowcount for letter in letters
+            )
 
         return await self.file.write(ask)
 
@@ -61,10 +60,10 @@ class SqliteLetters:
         start = (NEVER, "", "") if after is None else cursors.read(after)
 
         def ask(connection: sqlite3.Connection) -> tuple[list[DeadLetter], str | None]:
-            asked = condition(wanted, LETTERS)
+            asked = condition(wanted, LETTERS, DIALECT, namespace=False)
             sql = (
                 f"SELECT {LETTER} FROM dead_letter"  # noqa: S608
-                f" WHERE namespace = ? AND state = ? AND (died_at, id) < (?, ?) AND {asked.sql}"
+                f" WHERE {asked.namespace} = ? AND state = ? AND (died_at, id) < (?, ?) AND {asked.sql}"
                 " ORDER BY died_at DESC, id DESC LIMIT ?"
             )
             rows: list[tuple[Any, ...]] = []
@@ -75,7 +74,7 @@ class SqliteLetters:
                     values = (exact(namespace), state, start[0], id, *asked.values, limit + 1)
                     rows += connection.execute(sql, values)
             rows.sort(key=lambda row: (row[3], place_of(row[0]), place_of(row[1])), reverse=True)
-            page = [letter_of(row) for row in rows[:limit]]
+            page = [letter_of(row, text_of) for row in rows[:limit]]
             last = page[-1] if len(rows) > limit else None
             return page, None if last is None else cursors.written(last.died_at, last.namespace, last.id)
 
@@ -85,8 +84,10 @@ class SqliteLetters:
         """How many there are."""
 
         def ask(connection: sqlite3.Connection) -> int:
-            asked = condition(wanted, LETTERS)
-            sql = f"SELECT count(*) FROM dead_letter WHERE namespace = ? AND state = ? AND {asked.sql}"  # noqa: S608
+            asked = condition(wanted, LETTERS, DIALECT, namespace=False)
+            sql = (
+                f"SELECT count(*) FROM dead_letter WHERE {asked.namespace} = ? AND state = ? AND {asked.sql}"  # noqa: S608
+            )
             return sum(
                 connection.execute(sql, (exact(namespace), state, *asked.values)).fetchone()[0]
                 for namespace in namespaces_of(connection, "dead_letter", wanted.namespace)
@@ -99,10 +100,8 @@ class SqliteLetters:
         """Dead letters by fingerprint, the largest group first."""
 
         def ask(connection: sqlite3.Connection) -> list[LetterGroup]:
-            asked = condition(wanted, LETTERS)
+            asked = condition(wanted, LETTERS, DIALECT)
             asked.add("state = 'dead'")
-            if wanted.namespace is not None:
-                asked.add("namespace = ?", exact(wanted.namespace))
             # With max() as the only extreme, SQLite takes the other columns from the row that has it: the newest.
             newest = connection.execute(
                 "SELECT fingerprint, worker, error, reason, count(*), max(died_at) FROM dead_letter"  # noqa: S608
@@ -135,20 +134,13 @@ class SqliteLetters:
         """One letter in any state, with its body, by letter id or message id, or a unique ending of six or more."""
 
         def ask(connection: sqlite3.Connection) -> DeadLetter | None:
-            asked = named_by(id, LETTERS)
-            if namespace is not None:
-                # The + keeps SQLite from walking the whole namespace instead of looking the ending up.
-                asked.add("+namespace = ?", exact(namespace))
+            asked = condition(Filter(namespace=namespace, ids=(id,)), LETTERS, DIALECT)
             found = connection.execute(
                 f"SELECT rowid, id, state FROM dead_letter WHERE {asked.sql}",  # noqa: S608
                 asked.values,
-            ).fetchall()
-            in_full = [each for each in found if text_of(each[1]) == id]
-            if len(in_full) == 1:
-                found = in_full
-            if len(found) > 1:
-                raise several_have("dead letters", id, (f"{text_of(each[1])} ({each[2]})" for each in found))
-            return _whole(connection, found[0][0]) if found else None
+            )
+            rowid = the_one("dead letters", id, [(row[0], text_of(row[1]), row[2]) for row in found])
+            return None if rowid is None else _whole(connection, rowid)
 
         return await self.file.read(ask)
 
@@ -162,17 +154,17 @@ class SqliteLetters:
 
         def ask(connection: sqlite3.Connection) -> list[DeadLetter]:
             check_grant(connection, grant)
-            asked = condition(wanted, LETTERS)
+            asked = condition(wanted, LETTERS, DIALECT, namespace=False)
             again = connection.execute(
                 f"SELECT {LETTER_WHOLE} FROM dead_letter WHERE replay_id = ? AND state = 'claimed'"  # noqa: S608
                 " ORDER BY died_at, namespace, id LIMIT ?",
                 (exact(replay_id), limit),
             )
-            claimed = [letter_of(row) for row in again]
+            claimed = [letter_of(row, text_of) for row in again]
             fresh: list[tuple[float, str, str, int]] = []
             sql = (
                 "SELECT died_at, namespace, id, rowid FROM dead_letter"  # noqa: S608
-                f" WHERE namespace = ? AND state = 'dead' AND {asked.sql} ORDER BY died_at, id LIMIT ?"
+                f" WHERE {asked.namespace} = ? AND state = 'dead' AND {asked.sql} ORDER BY died_at, id LIMIT ?"
             )
             for namespace in namespaces_of(connection, "dead_letter", wanted.namespace):
                 found = connection.execute(sql, (exact(namespace), *asked.values, limit - len(claimed)))
@@ -221,10 +213,8 @@ class SqliteLetters:
         """Discard (dead → discarded) or restore (discarded → dead, also replayed → dead). Returns how many."""
 
         def ask(connection: sqlite3.Connection) -> int:
-            asked = condition(wanted, LETTERS)
+            asked = condition(wanted, LETTERS, DIALECT)
             asked.add("state = ?", was)
-            if wanted.namespace is not None:
-                asked.add("namespace = ?", exact(wanted.namespace))
             return connection.execute(
                 f"UPDATE dead_letter SET state = ?, replay_id = '' WHERE {asked.sql}",  # noqa: S608
                 (to, *asked.values),
@@ -242,7 +232,7 @@ class SqliteLetters:
             if row is None:
                 raise NotFound(f"there is no dead letter {id!r} in namespace {namespace!r}")
             edited, old = with_new_body(_whole(connection, row[0]), body)
-            connection.execute(KEEP_LETTER, letter_row(old))
+            connection.execute(KEEP_LETTER, letter_row(old, exact))
             connection.execute(
                 "UPDATE dead_letter SET body = ?, size = ? WHERE rowid = ?",
                 (edited.body, edited.size, row[0]),
@@ -254,4 +244,4 @@ class SqliteLetters:
 
 def _whole(connection: sqlite3.Connection, rowid: int) -> DeadLetter:
     sql = f"SELECT {LETTER_WHOLE} FROM dead_letter WHERE rowid = ?"  # noqa: S608
-    return letter_of(connection.execute(sql, (rowid,)).fetchone())
+    return letter_of(connection.execute(sql, (rowid,)).fetchone(), text_of)

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from leveret.core.retry_entry import Due
+from leveret.core.retry_entry import Due, Filter
 from leveret.ports import Placed
 from leveret.stores import cursors
-from leveret.stores.intake import due_time, several_have, shown
-from leveret.stores.sqlite.columns import (
-    AFTER_ALL,
-    KEEP_LETTER,
-    NEVER,
-    RETRY,
-    RETRY_WHOLE,
-    exact,
-    letter_row,
-    marks,
-    place_of,
-    retry_of,
-    retry_row,
-    text_of,
-)
-from leveret.stores.sqlite.filters import RETRIES, condition, named_by
+from leveret.stores.endings import the_one
+from leveret.stores.intake import due_time, shown
+from leveret.stores.sql.filters import RETRIES, condition
+from leveret.stores.sql.rows import NEVER, RETRY, RETRY_WHOLE, letter_row, retry_of, retry_row
+from leveret.stores.sqlite.columns import AFTER_ALL, DIALECT, KEEP_LETTER, exact, marks, place_of, text_of
 from leveret.stores.sqlite.lease import check_grant
 from leveret.stores.sqlite.namespaces import namespaces_of
 
@@ -31,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leveret.core.dead_letter import DeadLetter
-    from leveret.core.retry_entry import Filter, RetryEntry
+    from leveret.core.retry_entry import RetryEntry
     from leveret.ports import Clock, Grant
     from leveret.stores.sqlite.file import SqliteFile
 
@@ -78,7 +67,7 @@ class SqliteRetries:
             now = self.clock.now()
             placed = []
             for entry in entries:
-                row = retry_row(entry, now)
+                row = retry_row(entry, now, exact)
                 if connection.execute(_PUT, row).rowcount:
                     placed.append(Placed(True, row[4] - now))
                 else:
@@ -146,7 +135,9 @@ class SqliteRetries:
                 )
                 found.update((row[1], row) for row in connection.execute(sql, (exact(namespace), *keys)))
             taken = ((found.get(key), failure) for key, failure in wanted)
-            return [retry_of(row, now) for row, failure in taken if row is not None and row[2] == failure]
+            return [
+                retry_of(row, now, text_of) for row, failure in taken if row is not None and row[2] == failure
+            ]
 
         return await self.file.read(ask)
 
@@ -259,7 +250,7 @@ class SqliteRetries:
             check_grant(connection, grant)
             there = []
             for (key, failure), letter in zip(rows, letters, strict=True):
-                row = letter_row(letter)
+                row = letter_row(letter, exact)
                 gone = connection.execute(
                     "DELETE FROM retry WHERE namespace = ? AND key = ? AND failure = ?",
                     (row[0], exact(key), failure),
@@ -278,9 +269,9 @@ class SqliteRetries:
         start = (-NEVER, "", "") if after is None else cursors.read(after)
 
         def ask(connection: sqlite3.Connection) -> tuple[list[RetryEntry], str | None]:
-            asked = condition(wanted, RETRIES)
+            asked = condition(wanted, RETRIES, DIALECT, namespace=False)
             sql = (
-                f"SELECT {RETRY} FROM retry WHERE namespace = ? AND (try_at, key) > (?, ?) AND {asked.sql}"  # noqa: S608
+                f"SELECT {RETRY} FROM retry WHERE {asked.namespace} = ? AND (try_at, key) > (?, ?) AND {asked.sql}"  # noqa: S608
                 " ORDER BY try_at, key LIMIT ?"
             )
             rows: list[tuple[Any, ...]] = []
@@ -290,7 +281,7 @@ class SqliteRetries:
                 rows += connection.execute(sql, (exact(namespace), start[0], key, *asked.values, limit + 1))
             rows.sort(key=lambda row: (row[5], place_of(row[0]), place_of(row[1])))
             now = self.clock.now()
-            page = [retry_of(row, now) for row in rows[:limit]]
+            page = [retry_of(row, now, text_of) for row in rows[:limit]]
             more = (
                 cursors.written(rows[limit - 1][5], page[-1].namespace, page[-1].key)
                 if len(rows) > limit
@@ -304,9 +295,7 @@ class SqliteRetries:
         """How many wait; *overdue*: only those whose time has come."""
 
         def ask(connection: sqlite3.Connection) -> int:
-            asked = condition(wanted, RETRIES)
-            if wanted.namespace is not None:
-                asked.add("namespace = ?", exact(wanted.namespace))
+            asked = condition(wanted, RETRIES, DIALECT)
             if overdue:
                 asked.add("try_at <= ?", self.clock.now())
             sql = f"SELECT count(*) FROM retry WHERE {asked.sql}"  # noqa: S608
@@ -318,24 +307,15 @@ class SqliteRetries:
         """One entry, with its body, by retry id or message id, or a unique ending of six characters or more."""
 
         def ask(connection: sqlite3.Connection) -> RetryEntry | None:
-            asked = named_by(id, RETRIES)
-            if namespace is not None:
-                # The + keeps SQLite from walking the whole namespace instead of looking the ending up.
-                asked.add("+namespace = ?", exact(namespace))
+            asked = condition(Filter(namespace=namespace, ids=(id,)), RETRIES, DIALECT)
             found = connection.execute(
                 f"SELECT rowid, retry_id, key FROM retry WHERE {asked.sql}",  # noqa: S608
                 asked.values,
-            ).fetchall()
-            in_full = [each for each in found if text_of(each[1]) == id]
-            if len(in_full) == 1:
-                found = in_full
-            if len(found) > 1:
-                raise several_have(
-                    "retries", id, (f"{text_of(each[1])} ({text_of(each[2])})" for each in found)
-                )
-            for rowid, *_ in found:
-                sql = f"SELECT {RETRY_WHOLE} FROM retry WHERE rowid = ?"  # noqa: S608
-                return retry_of(connection.execute(sql, (rowid,)).fetchone(), self.clock.now())
-            return None
+            )
+            rowid = the_one("retries", id, [(row[0], text_of(row[1]), text_of(row[2])) for row in found])
+            if rowid is None:
+                return None
+            sql = f"SELECT {RETRY_WHOLE} FROM retry WHERE rowid = ?"  # noqa: S608
+            return retry_of(connection.execute(sql, (rowid,)).fetchone(), self.clock.now(), text_of)
 
         return await self.file.read(ask)

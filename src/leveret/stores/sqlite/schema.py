@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from functools import cache
-from importlib.resources import files
 from typing import TYPE_CHECKING
 
 from leveret.core.errors import NotFound, StoreRefused
+from leveret.stores.errors import newer_schema
+from leveret.stores.sql.scripts import scripts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,12 +20,8 @@ APPLICATION_ID = 0x6C767274
 
 @cache
 def migrations() -> tuple[tuple[str, ...], ...]:
-    """The statements of each migration, the first one first. Their files are numbered from 0001."""
-    folder = files("leveret.stores") / "sql" / "sqlite"
-    scripts = sorted(
-        (file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name
-    )
-    return tuple(tuple(_statements(script.read_text("utf-8"))) for script in scripts)
+    """The statements of each migration, the first one first."""
+    return tuple(tuple(_statements(script)) for script in scripts("sqlite"))
 
 
 def newest() -> int:
@@ -48,10 +45,7 @@ def recognise(connection: sqlite3.Connection, path: Path, *, create: bool) -> No
     found = version(connection)
     if mark == APPLICATION_ID:
         if found > newest():
-            raise StoreRefused(
-                f"the store {path} has schema {found}, and this leveret knows schemas up to {newest()}: "
-                "a newer leveret has written it. Upgrade leveret here"
-            )
+            raise newer_schema(path, found, newest())
         return
     tables = [
         name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 5")

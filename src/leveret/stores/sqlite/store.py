@@ -117,6 +117,15 @@ class SqliteStore(SqliteRetries, SqliteLetters, SqliteActs):
 
         return await self.file.read(ask)
 
+    async def document_collections(self) -> list[str]:
+        """Every collection of documents in the file, sorted."""
+
+        def ask(connection: sqlite3.Connection) -> list[str]:
+            found = connection.execute("SELECT DISTINCT collection FROM document")
+            return sorted(text_of(name) for (name,) in found)
+
+        return await self.file.read(ask)
+
     async def check(self) -> Mapping[str, Any]:
         """Schema version, integrity ("ok", or what SQLite complains of), size in bytes, and what lies in it."""
 

@@ -70,6 +70,33 @@ class LeaseContract(ContractBase):
         await clock.advance(30.5)
         assert await lease.acquire_or_renew("two", clock.now(), clock.now() + 30.0)
 
+    async def test_of_hosts_whose_clocks_differ_and_jump_one_holds_it_at_any_time(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        """Who holds it asks again for a while and then no more; all others ask all the time."""
+        lease = store.lease("shop/retry")
+        clocks = {"right": 0.0, "five minutes ahead": 300.0, "five minutes behind": -300.0, "jumping": 0.0}
+        held: list[str] = []
+        renewed = 0.0
+        for step in range(40):
+            clocks["jumping"] = (0.0, 3600.0, -3600.0)[step % 3]
+            asking = list(clocks)
+            if len(held) >= 3 and held[-3:] == held[-1:] * 3:
+                # It stands still now, until another one holds the lease.
+                asking.remove(held[-1])
+            # Whoever has held it least asks first, so that each has its turn.
+            for host in sorted(asking, key=held.count):
+                now = clock.now() + clocks[host]
+                got = await lease.acquire_or_renew(host, now, now + 30.0)
+                if got and held and host != held[-1]:
+                    assert clock.monotonic() - renewed >= 30.0 - self.rounding
+                if got:
+                    renewed = clock.monotonic()
+            (holder,) = [host for host in clocks if await lease.grant(host) is not None]
+            held.append(holder)
+            await clock.advance(8.0)
+        assert set(held) == set(clocks)
+
     async def test_a_take_over_raises_the_term(self, store: Store, clock: FakeClock) -> None:
         lease = store.lease("shop/retry")
         await lease.acquire_or_renew("one", 0.0, 30.0)
@@ -256,6 +283,11 @@ class OtherContract(ContractBase):
         await store.ask(an_act(namespace="e"))
         await store.count_start("f", "q", "m")
         assert await store.namespaces() == ["a", "b", "c", "d", "e", "f"]
+
+    async def test_where_no_retry_worker_keeps_documents_none_are_told(self, store: Store) -> None:
+        await store.put([an_entry()])
+        assert await store.lease("shop/retry").acquire_or_renew("me", 0.0, 30.0)
+        assert await store.document_collections() == []
 
     async def test_a_check_of_a_sound_store_says_so_and_counts(self, store: Store) -> None:
         await store.put([an_entry("a"), an_entry("b")])

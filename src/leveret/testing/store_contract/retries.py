@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leveret.core.errors import NotFound, StoreRefused
+from leveret.core.properties import Properties
 from leveret.core.retry_entry import Filter
 from leveret.testing.store_contract.base import ContractBase
-from leveret.testing.store_contract.rows import AWKWARD, an_entry, keys_due, stored
+from leveret.testing.store_contract.rows import AWKWARD, BODIES, an_entry, keys_due, stored
 
 if TYPE_CHECKING:
     from leveret.ports import Store
     from leveret.testing.fake_clock import FakeClock
     from leveret.testing.store_contract.base import Reopen
-
-MIB = 1024 * 1024
 
 
 class RetryContract(ContractBase):
@@ -123,27 +122,38 @@ class RetryContract(ContractBase):
 
     # ── Content ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @pytest.mark.parametrize(
-        "body",
-        [
-            pytest.param(b"", id="empty"),
-            pytest.param(b'{"a": "x\\u0000y"}', id="escaped NUL"),
-            pytest.param(b'"\\ud800"', id="escaped surrogate"),
-            pytest.param(b"\x00\xff", id="raw"),
-            pytest.param(bytes(range(256)), id="every byte"),
-            pytest.param(b"\xed\xa0\x80", id="encoded surrogate"),
-            pytest.param(bytes(range(256)) * (16 * MIB // 256), id="16 MiB"),
-        ],
-    )
+    @pytest.mark.parametrize("body", BODIES)
     async def test_a_body_comes_back_byte_for_byte(self, store: Store, reopen: Reopen, body: bytes) -> None:
         await store.put([an_entry(body=body, properties=body[:512])])
         store = await reopen(store)
         found = await stored(store, "shop.charge/one")
         assert found is not None
-        # Compared before the assert, which would print 16 MiB.
+        # Compared before the assert, which would print megabytes.
         same = found.body == body and found.properties == body[:512]
         assert same
         assert found.size == len(body)
+
+    @pytest.mark.parametrize("header", ["a.b", "$x", ""])
+    async def test_headers_that_mean_something_to_a_database_come_back_as_they_were(
+        self, store: Store, header: str
+    ) -> None:
+        properties = Properties.build(headers={header: 1, "within": {header: [{header: "a"}]}})
+        await store.put([an_entry(properties=properties.raw)])
+        found = await stored(store, "shop.charge/one")
+        assert found is not None
+        assert found.properties == properties.raw
+        assert Properties(found.properties).headers == properties.headers
+
+    @pytest.mark.parametrize("name", ["a.b", "$x", "", "a/b", "a\\b", "\\0"])
+    async def test_names_that_mean_something_to_a_database_are_only_names(
+        self, store: Store, name: str
+    ) -> None:
+        named = dict.fromkeys(("key", "queue", "message_id", "worker"), name)
+        await store.put([an_entry(**named)])
+        await store.put([an_entry(**named, failure=4)])
+        ((entry,), _) = await store.entries(Filter(worker=name), limit=9)
+        assert (entry.key, entry.queue, entry.message_id, entry.failure) == (name, name, name, 4)
+        assert await store.remove("shop", [(name, 4)]) == 1
 
     async def test_texts_that_databases_choke_on_are_kept_in_a_form_that_can_be_shown(
         self, store: Store
@@ -368,6 +378,26 @@ class RetryContract(ContractBase):
         found = await store.entry(None, "abcdef")
         assert found is not None
         assert found.key == "shop.charge/one"
+
+    async def test_an_id_that_is_no_text_for_databases_is_named_by_an_ending_that_is(
+        self, store: Store
+    ) -> None:
+        for number, id in enumerate(["\0-abcdef", "ü\ud800-abcdeg", "-\0-h", "-abc\ud800éf"]):
+            await store.put([an_entry(str(number), retry_id=id, message_id=None)])
+        for ending, key in (
+            ("abcdef", "0"),
+            ("-abcdeg", "1"),
+            ("bc\ud800éf", None),
+            ("abc\ud800éf", "3"),
+            ("\0-h", None),
+        ):
+            found = await store.entry("shop", ending)
+            assert (None if found is None else found.key) == (None if key is None else f"shop.charge/{key}")
+
+    async def test_a_thousand_are_named_at_once(self, store: Store) -> None:
+        await store.put([an_entry(f"{number:04}") for number in range(0, 1200, 100)])
+        wanted = Filter(namespace="shop", ids=[f"try-id-{number:04}" for number in range(1000)])
+        assert await store.count_entries(wanted) == 10
 
     async def test_a_message_that_two_workers_failed_is_named_by_its_retry_ids(self, store: Store) -> None:
         await store.put([an_entry("charge", message_id="m-000001"), an_entry("ship", message_id="m-000001")])

@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from leveret.core.dead_letter import DeadLetter
 from leveret.core.retry_entry import RetryEntry
 
@@ -15,6 +17,19 @@ if TYPE_CHECKING:
 
 #: What a lone surrogate and a NUL look like in a text that came from somewhere else.
 AWKWARD = "a\0b\ud800c"
+#: Bytes that no text holds, with a NUL and a lone surrogate. Seven, so that no piece of a large body is like another.
+_HOSTILE = b"\x00\xff" + "\ud800".encode("utf-8", "surrogatepass") + b"\r\n"
+#: Bodies that a text, a JSON document or a document of 16 MB cannot hold.
+BODIES = [
+    pytest.param(b"", id="empty"),
+    pytest.param(b'{"a": "x\\u0000y"}', id="escaped NUL"),
+    pytest.param(b'"\\ud800"', id="escaped surrogate"),
+    pytest.param(b"\x00\xff", id="raw"),
+    pytest.param(bytes(range(256)), id="every byte"),
+    pytest.param(b"\xed\xa0\x80", id="encoded surrogate"),
+    pytest.param((_HOSTILE * 2_300_000)[:15_900_000], id="15.9 MB"),
+    pytest.param((_HOSTILE * 2_500_000)[:17_000_000], id="17 MB"),
+]
 
 
 def an_entry(name: str = "one", **changes: Any) -> RetryEntry:

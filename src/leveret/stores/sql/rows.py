@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from leveret.core.dead_letter import DeadLetter, Replay, fingerprint
 from leveret.core.retry_entry import RetryEntry
+from leveret.stores import acts
 from leveret.stores.intake import entry_body, letter_body, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from leveret.ports import Act
 
 #: When a held row may be tried: never. It sorts behind everything else.
 NEVER = float("inf")
@@ -29,6 +32,9 @@ LETTER = (
     " failure, reason, error, host, first_failed_at, first_letter, rpc, size, replays, traceback, properties"
 )
 LETTER_WHOLE = f"{LETTER}, body"
+#: All of an act, in the order of `act_of`.
+ACT = "id, namespace, verb, arguments, asked_at, report"
+
 #: What `letter_row` gives: the whole letter, then what only the store needs.
 LETTER_STORED = f"{LETTER_WHOLE}, fingerprint, replay_id"
 
@@ -170,6 +176,11 @@ def letter_of(row: Sequence[Any], text_of: Callable[[Any], str]) -> DeadLetter:
         properties=row[23],
         body=row[24] if len(row) > 24 else None,
     )
+
+
+def act_of(row: Sequence[Any], text_of: Callable[[Any], str]) -> Act:
+    """The act of a row of `ACT`."""
+    return acts.act_of(text_of(row[0]), text_of(row[1]), *row[2:])
 
 
 def replays_text(replays: Sequence[Replay]) -> str:

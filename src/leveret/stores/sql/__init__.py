@@ -1,0 +1,1 @@
+"""What the stores with tables share: the scripts of their schemas, their columns, and `Filter` as SQL."""

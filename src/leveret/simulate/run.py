@@ -356,16 +356,18 @@ def quietly() -> Iterator[None]:
     gc.disable()
     # What was there before is none of the collector's business: only what the run leaves behind is looked through.
     gc.freeze()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        try:
             yield
-    finally:
-        # The coroutines of the dead are ended by the collector. The record is closed by now.
-        gc.collect()
-        gc.collect()
-        gc.unfreeze()
-        sys.unraisablehook = hook
-        logging.disable(level)
-        if collects:
-            gc.enable()
+        finally:
+            # The coroutines of the dead are ended by the collector. The record is closed by now. What they would still
+            # begin has no loop to wait on, as after asyncio.run: one that is made for it would keep them for good.
+            asyncio.set_event_loop(None)
+            gc.collect()
+            gc.collect()
+            gc.unfreeze()
+            sys.unraisablehook = hook
+            logging.disable(level)
+            if collects:
+                gc.enable()

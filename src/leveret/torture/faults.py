@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from leveret.proof.record import Healed, Struck
 from leveret.torture.addresses import Stoppable
 from leveret.torture.cluster import Shape
-from leveret.torture.members import Member, ask_all
+from leveret.torture.members import GRACE, Member, ask_all
 from leveret.torture.plan import Planned
 from leveret.torture.scene import Scene
 
@@ -167,12 +167,29 @@ def _ended_by(number: signal.Signals) -> Fault:
         member = _member(scene, planned)
         await member.up()
         async with _struck(scene, planned, target=member.by):
-            life = member.life
-            member.signal(number)
-            await member.back(life)
+            if number == signal.SIGTERM:
+                await _restarted(scene, planned, member)
+            else:
+                life = member.life
+                member.signal(number)
+                await member.back(life)
             yield
 
     return fault
+
+
+async def _restarted(scene: Scene, planned: Planned, member: Member) -> None:
+    """Ask a process to stop, and return once its next life works. Where its grace is not enough, that is a blow."""
+    life, by = member.life, member.by
+    member.signal(signal.SIGTERM)
+    back = asyncio.ensure_future(member.back(life))
+    # What it still has in hand when its grace is over, it drops, and the broker hands it over again.
+    done, _ = await asyncio.wait([back], timeout=GRACE - 1)
+    if not done:
+        record, fault = scene.record, f"{planned.name} {by}"
+        record.write(Struck(at=record.now(), by=record.by, fault=fault, kind="grace over", target=by))
+        await back
+        record.write(Healed(at=record.now(), by=record.by, fault=fault))
 
 
 @contextlib.asynccontextmanager
@@ -245,9 +262,7 @@ async def _rolling_restart(scene: Scene, planned: Planned) -> AsyncIterator[None
     async with _struck(scene, planned):
         for member in scene.members.values():
             await member.up()
-            life = member.life
-            member.signal(signal.SIGTERM)
-            await member.back(life)
+            await _restarted(scene, planned, member)
         yield
 
 

@@ -17,8 +17,10 @@ from leveret.torture.process import Told
 
 #: Seconds until a process that has ended is started again, as who watches over processes does it.
 AGAIN: Final = 0.3
-#: Seconds in which a process that was asked to stop must have ended: its grace, and some.
-STOP: Final = 45.0
+#: Seconds that a process which was asked to stop gives what runs, as `shutdown_grace` says by default.
+GRACE: Final = 30.0
+#: Seconds in which it must have ended: its grace, and some.
+STOP: Final = GRACE + 15
 #: Exit codes of processes that were killed, or asked to stop before they could listen.
 _STRUCK: Final = {-signal.SIGKILL, -signal.SIGTERM}
 

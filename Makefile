@@ -2,7 +2,9 @@
 
 # The interpreter that .venv is created with:  make test PYTHON=python3.13
 PYTHON ?= python3
-# Flags for the demo:  make demo ARGS="--seed 7"
+# Minutes of load:  make torture MINUTES=2  make soak MINUTES=30
+MINUTES ?= 10
+# Flags:  make demo ARGS="--seed 7"  make matrix ARGS="--short 4.3"
 ARGS ?=
 # Processes that share the tests. Most tests wait, for a broker or a clock: more than processors is quicker, and too many
 # make what is timed late.
@@ -13,7 +15,7 @@ BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench services docs
+.PHONY: help demo test torture soak matrix check bench services docs
 
 help: ## What there is to type (this list)
 	@awk -F ':[^#]*## ' '/^[a-z]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -23,6 +25,15 @@ demo: $(VENV)/.installed-demo ## A flaky pipeline that loses nothing, live
 
 test: $(VENV)/.installed-dev ## All tests
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile
+
+torture: $(VENV)/.installed-dev ## Processes on a real RabbitMQ, struck every ten seconds: MINUTES=10, ARGS="--cluster"
+	@$(BIN)/leveret torture --minutes $(MINUTES) $(ARGS)
+
+soak: $(VENV)/.installed-dev ## The same with few faults, and all that processes use must stay flat: MINUTES=30
+	@$(BIN)/leveret torture --minutes $(MINUTES) --every 120 --soak $(ARGS)
+
+matrix: $(VENV)/.installed-dev ## The tests for RabbitMQ on 3.10, 4.0 and 4.3, with classic and with quorum queues
+	@$(BIN)/python -m scripts.matrix $(ARGS)
 
 check: $(VENV)/.installed-dev ## Lint, format, types, and which layer may import which
 	$(BIN)/ruff check .
@@ -36,13 +47,14 @@ bench: $(VENV)/.installed-dev ## Measure, beside the peers; writes benchmarks/re
 services: ## Start the servers that the tests talk to
 	@scripts/services
 
-docs: $(VENV)/.installed-dev ## Write docs/cli.md, docs/configuration.md and the table of docs/benchmarks.md anew
+docs: $(VENV)/.installed-dev ## Write docs/cli.md, docs/configuration.md and the tables of docs/benchmarks.md and docs/record.md anew
 	@mkdir -p docs
 	$(BIN)/python -m leveret.cli.reference > $(VENV)/cli.md
 	mv $(VENV)/cli.md docs/cli.md
 	$(BIN)/python -m leveret.runtime.reference > $(VENV)/configuration.md
 	mv $(VENV)/configuration.md docs/configuration.md
 	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m scripts.record_page
 
 # Stamps, so that a second run starts at once: a changed pyproject.toml installs again, nothing else does.
 $(VENV)/.installed-%: pyproject.toml $(VENV)/.created

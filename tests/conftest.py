@@ -10,8 +10,13 @@ from hypothesis import settings
 from pymongo import MongoClient
 from tests.ferretdb_server import running_ferretdb, with_database
 from tests.postgres_cluster import running_cluster
+from tests.rabbitmq_log import nothing_given_up_was_used
 from tests.rabbitmq_node import named_broker, running_node
+from tests.rabbitmq_scene import QUEUE_TYPE
 from tests.redis_server import running_redis
+
+# For the test of the plug-in that users' tests get.
+pytest_plugins = ("pytester",)
 
 # The machine that runs the tests may be busy with others; a slow example is no failing one.
 settings.register_profile("leveret", deadline=None)
@@ -26,11 +31,13 @@ def pytest_configure(config):
 
 
 @pytest.fixture(autouse=True)
-def nobodys_variables(monkeypatch):
-    """No variable of the shell that runs the tests sets anything in them."""
+def nobodys_variables(monkeypatch, request):
+    """No variable of the shell that runs the tests sets anything in them, but the type of queues on RabbitMQ."""
     for name in list(os.environ):
         if name.startswith("LEVERET_") and not name.startswith("LEVERET_TEST_"):
             monkeypatch.delenv(name)
+    if QUEUE_TYPE is not None and {"rabbitmq", "any_rabbitmq"} & set(request.fixturenames):
+        monkeypatch.setenv("LEVERET_QUEUE_TYPE", QUEUE_TYPE)
 
 
 @pytest.fixture(scope="session")
@@ -38,6 +45,7 @@ def rabbitmq():
     """A RabbitMQ node of this session's own, started when the first test asks for it."""
     with running_node() as node:
         yield node
+        nothing_given_up_was_used(node)
 
 
 @pytest.fixture

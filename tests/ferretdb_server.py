@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.private_server import PrivateServer, free_port, where
+from tests.private_server import PrivateServer, where
+
+from leveret.torture.server import free_port
 
 NEEDS = "needs FerretDB or MongoDB: make services"
 

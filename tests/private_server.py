@@ -71,14 +71,6 @@ class PrivateServer:
         return True
 
 
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def where(program: str, needs: str) -> str:
     """The path of *program*; the test is skipped where there is none, and fails in CI."""
     found = shutil.which(program) or shutil.which(

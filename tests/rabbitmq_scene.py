@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from tests.cut_proxy import CutProxy
+from tests.rabbitmq_log import used_on_purpose
 from tests.rabbitmq_node import NamedBroker, Node
 
+from leveret.core.topology import Queue, QueueType
 from leveret.core.urls import BrokerUrl, parse_broker
 from leveret.ports import Timer, World
 from leveret.runtime.world import DaemonThreads, SystemClock, random_uuid
-from leveret.testing.transport_contract import BLOCK, EXACT_BYTES, RESTART, TIME
+from leveret.testing.transport_contract import BLOCK, EXACT_BYTES, REPLIES_RETURNED, RESTART, TIME
+from leveret.torture.proxy import CutProxy
+from leveret.transports.rabbitmq.declare import queue_arguments
 
+#: The type of the queues that tests leave open, of apps and of the harness; default: as leveret has it, classic.
+QUEUE_TYPE = os.environ.get("LEVERET_TEST_QUEUE_TYPE")
+PLAIN_TYPE: QueueType = "quorum" if QUEUE_TYPE == "quorum" else "classic"
 #: How much shorter waits are. The longest between two tries to connect becomes 0.3 s.
 _HURRY = 100
 #: A broker takes a moment to notice that a connection is gone.
@@ -67,9 +74,13 @@ class RabbitHarness:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What can be done to it; and whether it hands on property bytes as they came."""
+        """What can be done to it, and what its version promises."""
         able = {TIME} if isinstance(self._broker, NamedBroker) else {BLOCK, RESTART, TIME}
-        return frozenset({*able, EXACT_BYTES} if self.version < (4,) else able)
+        if self.version < (4,):
+            able.add(EXACT_BYTES)
+        if self.version < (4, 2):
+            able.add(REPLIES_RETURNED)
+        return frozenset(able)
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -104,8 +115,18 @@ class RabbitHarness:
     async def declare_queue(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, durable: bool = True
     ) -> None:
-        with self.channel() as channel:
-            channel.queue_declare(name, durable=durable, arguments=dict(arguments or {}))
+        arguments = dict(arguments or {})
+        if durable and not arguments and QUEUE_TYPE is not None:
+            # As leveret declares it; what a test gives arguments to is what it says.
+            arguments = queue_arguments(Queue(name, PLAIN_TYPE), ".".join(map(str, self.version)))
+        with self.given_up() if not durable else nullcontext(), self.channel() as channel:
+            channel.queue_declare(name, durable=durable, arguments=arguments)
+
+    def given_up(self) -> AbstractContextManager[None]:
+        """Inside, something is used on purpose that later versions refuse, such as a queue that does not last."""
+        if isinstance(self._broker, NamedBroker) or self.version < (3, 13):
+            return nullcontext()
+        return used_on_purpose(self._broker)
 
     async def delete_queue(self, name: str) -> None:
         with self.channel() as channel:
@@ -129,10 +150,10 @@ class RabbitHarness:
         await asyncio.to_thread(self.node.ctl, "start_app")
 
     async def block(self) -> None:
-        await asyncio.to_thread(self.node.ctl, "set_vm_memory_high_watermark", "0.000001")
+        await asyncio.to_thread(self.node.alarm, on=True)
 
     async def unblock(self) -> None:
-        await asyncio.to_thread(self.node.ctl, "set_vm_memory_high_watermark", "0.4")
+        await asyncio.to_thread(self.node.alarm, on=False)
 
     async def refuse_next(self, number: int) -> None:
         raise AssertionError("no RabbitMQ can be told to")
@@ -158,6 +179,13 @@ def late_is_told_on(broker: RabbitHarness, kind: str) -> None:
     """Skip the test where the broker waits for an ack as long as it takes."""
     if kind == "classic" and broker.version >= (4, 3):
         pytest.skip("from 4.3 on RabbitMQ keeps its consumer timeout for quorum queues alone")
+
+
+def needs_version(broker: RabbitHarness, *least: int, why: str) -> None:
+    """Skip the test on an older broker; *why* says what is new."""
+    if broker.version < least:
+        needed, there = (".".join(map(str, version)) for version in (least, broker.version))
+        pytest.skip(f"needs RabbitMQ {needed} or later (make matrix): {why}; this is {there}")
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from leveret.testing.transport_contract import (
     EXACT_BYTES,
     LOSE_CONFIRM,
     REFUSE,
+    REPLIES_RETURNED,
     RESTART,
     TIME,
     TransportContract,
@@ -26,7 +27,7 @@ from leveret.transports.memory import MemoryBroker, MemoryTransport
 class MemoryHarness:
     """A memory broker with a clock of its own."""
 
-    capabilities = frozenset({BLOCK, EXACT_BYTES, LOSE_CONFIRM, REFUSE, RESTART, TIME})
+    capabilities = frozenset({BLOCK, EXACT_BYTES, LOSE_CONFIRM, REFUSE, REPLIES_RETURNED, RESTART, TIME})
 
     def __init__(self) -> None:
         self.broker = MemoryBroker()

@@ -73,6 +73,10 @@ class Process:
                 self.process.wait(0.2)
         return self.ended()
 
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.ended()
+
     def stop(self) -> int:
         self.signal(signal.SIGTERM)
         return self.ended()
@@ -94,16 +98,16 @@ class Shell:
         self.environ = {name: value for name, value in os.environ.items() if not name.startswith("LEVERET_")}
         self._processes: list[Process] = []
 
-    def __call__(self, *arguments: str, stdin: str = "") -> Ended:
+    def __call__(self, *arguments: str, stdin: str = "", interpreter: str = sys.executable) -> Ended:
         ended = subprocess.run(
-            [sys.executable, "-m", "leveret.cli", *arguments],
+            [interpreter, "-m", "leveret.cli", *arguments],
             cwd=self.folder, env=self.environ, input=stdin, capture_output=True, text=True, timeout=PATIENCE,
             check=False,
         )  # fmt: skip
         return Ended(ended.returncode, ended.stdout, ended.stderr)
 
-    def start(self, *arguments: str) -> Process:
-        process = Process([sys.executable, "-m", "leveret.cli", *arguments], self.folder, self.environ)
+    def start(self, *arguments: str, interpreter: str = sys.executable) -> Process:
+        process = Process([interpreter, "-m", "leveret.cli", *arguments], self.folder, self.environ)
         self._processes.append(process)
         return process
 

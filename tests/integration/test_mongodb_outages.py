@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.cut_proxy import CutProxy
 from tests.ferretdb_server import FerretDB
 from tests.small_disk import SmallDisk
 from tests.store_outage import StoreOutage
 
 from leveret.stores.mongodb import MongoStore
+from leveret.torture.proxy import CutProxy
 
 pytestmark = [
     pytest.mark.usefixtures("cut_off"),
@@ -164,7 +164,7 @@ async def test_a_server_that_answers_after_ten_leases(server: FerretDB, outage):
 async def test_a_server_that_does_what_it_is_asked_and_whose_answers_are_lost(proxy: CutProxy, outage):
     @asynccontextmanager
     async def untold() -> AsyncIterator[None]:
-        proxy.lose_answers()
+        proxy.black_hole("back")
         try:
             yield
         finally:

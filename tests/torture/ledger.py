@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from leveret import Context, HardFailure, SoftFailure
 from leveret.core.dead_letter import DeadLetter
+from leveret.core.headers import is_broker_owned
 from leveret.core.message import Message
 
 Kind = Literal[
@@ -66,7 +67,9 @@ class Ledger:
 
     def start(self, ctx: Context) -> None:
         step = (ctx.worker, ctx.attempt, ctx.first_failed_at is not None, self.mended)
-        told = (ctx.type, ctx.properties.correlation_id, ctx.properties.priority, dict(ctx.headers))
+        # A quorum queue sorts the headers of what came back, and counts in some of its own.
+        headers = sorted(item for item in ctx.headers.items() if not is_broker_owned(item[0]))
+        told = (ctx.type, ctx.properties.correlation_id, ctx.properties.priority, headers)
         self.starts.append(Start(ctx.worker, ctx.body, ctx.message_id, ctx.retry_id, ctx.attempt, step, told))
 
     def interrupt(self, bodies: Iterable[bytes]) -> None:

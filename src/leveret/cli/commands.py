@@ -18,10 +18,12 @@ from leveret.cli import (
     rpc,
     run,
     services,
+    simulate,
     status,
     store,
     tail,
     topology,
+    torture,
 )
 
 #: Below the help, and in the reference.
@@ -70,5 +72,7 @@ for group in (
     store,
     doctor,
     bench,
+    simulate,
+    torture,
 ):
     group.add_to(cli)

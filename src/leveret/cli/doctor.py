@@ -166,7 +166,7 @@ async def _look_at_queues(
             Finding("ok", "queue", f"{text} as declared; bindings not checked, AMQP does not tell of them")
         )
     if app is not None:
-        found += _delivery_limits(app, differences, transport.server_version)
+        found += _delivery_limits(app, differences)
     return found + await _consumed(transport, config.namespace)
 
 
@@ -183,7 +183,7 @@ def _of_namespace(config: RuntimeConfig, world: World) -> Topology | None:
     )
 
 
-def _delivery_limits(app: Declared, differences: Sequence[Difference], version: str) -> list[Finding]:
+def _delivery_limits(app: Declared, differences: Sequence[Difference]) -> list[Finding]:
     """Queues from which the broker takes a message away before leveret calls it a suspect."""
     from leveret.core.topology import Names
 
@@ -193,15 +193,7 @@ def _delivery_limits(app: Declared, differences: Sequence[Difference], version: 
     for plan in app.plans:
         queue, most = Names(app.namespace).queue(plan.spec.name), plan.spec.max_deliveries
         limit = limits.get(queue)
-        if not isinstance(limit, int):
-            continue
-        if limit < 0 and version.partition(".")[0] in {"2", "3"}:
-            text = (
-                f"{queue}: its delivery limit {limit} means none only from RabbitMQ 4.0 on; here the broker takes a "
-                "message away when it first comes back. Leave x-delivery-limit out"
-            )
-            found.append(Finding("fault", "queue", text))
-        elif 0 <= limit < most:
+        if isinstance(limit, int) and 0 <= limit < most:
             text = (
                 f"{queue}: its delivery limit {limit} is below max_deliveries {most}; the broker would take a message "
                 f"away first. Set x-delivery-limit to {most + 1} or more"

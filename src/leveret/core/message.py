@@ -246,7 +246,11 @@ def derived_id(*parts: str) -> str:
         >>> derived_id("a", "b") == derived_id("a", "b") != derived_id("ab", "")
         True
     """
-    return str(uuid.uuid5(DERIVED_IDS, "".join(f"{len(part)}:{part}" for part in parts)))
+    named = "".join(f"{len(part)}:{part}" for part in parts)
+    # As uuid.uuid5 does, in half the time: each message needs one or two.
+    digest = hashlib.sha1(DERIVED_IDS.bytes + named.encode(), usedforsecurity=False).hexdigest()
+    variant = "89ab"[int(digest[16], 16) & 3]
+    return f"{digest[:8]}-{digest[8:12]}-5{digest[13:16]}-{variant}{digest[17:20]}-{digest[20:32]}"
 
 
 def result_id(input_id: str | None, worker: str, position: int) -> str | None:

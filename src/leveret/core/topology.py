@@ -57,7 +57,7 @@ class Queue:
     name: str
     queue_type: QueueType | None = "classic"
     arguments: Mapping[str, Any] = field(default_factory=lambda: _NO_ARGUMENTS)
-    #: Written out as an argument even for classic, so that a quorum queue of that name is refused, not shared.
+    #: Consumed by one alone, which works on a classic queue: a quorum queue of that name is refused, not shared.
     pinned: bool = False
     #: Of one connection alone, and gone with it: to look on, never for a message that must not be lost.
     temporary: bool = False
@@ -203,7 +203,7 @@ def base_topology(
         names: of the namespace.
         exchange: the data exchange.
         queue_type: of the retry and dead-letter queue.
-        pinned: both are classic, written out as an argument (on SQLite they are consumed exclusively).
+        pinned: both are classic, whatever *queue_type* says (on SQLite they are consumed exclusively).
     """
     kind: QueueType = "classic" if pinned else queue_type
     return Topology(

@@ -202,7 +202,7 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
         for wait in held_backoff():
             try:
                 with self.asking():
-                    written = await self.write([entry for _, entry in taken])
+                    written = await self._written_whole(taken)
             except StoreRefused as error:
                 if len(taken) == 1:
                     self.refused(taken[0], error)
@@ -222,6 +222,20 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
             else:
                 await self.ack(taken, written)
                 return
+
+    async def _written_whole(self, taken: Sequence[Taken[Entry]]) -> Sequence[Written]:
+        """As `write`, but a write that is under way when we are ended comes to its end, and what it stored is acked.
+
+        The next holder publishes what is stored; given back to its queue, it would be stored and published once more.
+        """
+        writing = asyncio.ensure_future(self.write([entry for _, entry in taken]))  # noqa: RUF006 - held right here
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait((writing,))
+            if not writing.cancelled() and writing.exception() is None:
+                await self.ack(taken, writing.result())
+            raise
 
     @property
     def held_title(self) -> str:

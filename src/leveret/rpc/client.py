@@ -250,6 +250,11 @@ class _Call:
             self.answer.exception()
 
 
+#: Reply codes of AMQP 0-9-1 (constants: access-refused, internal-error).
+_ACCESS_REFUSED: Final = 403
+_INTERNAL_ERROR: Final = 541
+
+
 class _Way:
     """A call channel, and the calls that wait for replies on it."""
 
@@ -315,10 +320,12 @@ class _Way:
     def lost(self, error: PublishError) -> None:
         """The channel is gone, and with it the address that replies would come to."""
         self.gone = error
-        # Where one call is under way nobody else can have been the cause; without permission all are refused.
+        # Where one call is under way nobody else can have been the cause; without permission all are refused. A broker
+        # that failed within (541) accuses nobody: it may have handed the request over before.
+        code = error.code if isinstance(error, PublishRefused) else _INTERNAL_ERROR
         alone = len(self.calls) == 1
         for call in self.calls.values():
-            if isinstance(error, PublishRefused) and (alone or error.code == 403):
+            if code == _ACCESS_REFUSED or (alone and code != _INTERNAL_ERROR):
                 call.fail(TransportUnavailableError(f"the request to {call.about} was refused: {error}"))
             else:
                 call.fail(

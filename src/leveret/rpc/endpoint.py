@@ -213,24 +213,30 @@ class RpcEndpoint:
 
     async def stop(self) -> int:
         """Take no more. Returns how many were given back: none, since all that came has started."""
-        await self.server.stop()
+        if self.spec.single:
+            # The broker turns to the next process the moment our consumer leaves, whatever still runs here.
+            self.server.pause()
+        else:
+            await self.server.stop()
         return 0
 
     async def finish(self) -> None:
-        """Return when everything in hand is settled."""
+        """Return when everything in hand is settled, and our consumer has left."""
         while running := [task for task in self._tasks if not task.done()]:
             await asyncio.wait(running)
         await self.server.settled()
+        await self.server.stop()
 
     async def drop(self) -> int:
         """End what still runs, unacked; the broker delivers it again. Returns how many."""
-        await self.server.stop()
+        self.server.pause()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         await self.server.drop()
+        await self.server.stop()
         return len(tasks)
 
     def _begin(self, request: Request) -> None:

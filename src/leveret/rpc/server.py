@@ -153,6 +153,8 @@ class RpcServer:
         self._deadlines: Final = Deadlines(self._clock)
         self._subscription: Subscription | None = None
         self._stopping = False
+        #: What came after `pause`; it goes back once the broker hands out no more.
+        self._late: list[Delivery] = []
         self._in_hand: dict[Request, None] = {}
         self._known: Final = Known(self._clock)
         #: What goes on by itself: refusals of bodies, and outcomes that are done again.
@@ -179,12 +181,19 @@ class RpcServer:
             self.queue, self._take, prefetch=self._prefetch
         )
 
+    def pause(self) -> None:
+        """Give out no more, and let nobody else have the queue yet; `stop` does that."""
+        self._stopping = True
+
     async def stop(self) -> None:
         """Take no more. What was given out can still be settled."""
         self._stopping = True
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             await subscription.cancel()
+        for delivery in self._late:
+            delivery.requeue()
+        self._late.clear()
 
     async def settled(self) -> None:
         """Return when what goes on by itself has ended."""
@@ -192,18 +201,23 @@ class RpcServer:
             await asyncio.wait(self._tasks)
 
     async def drop(self) -> None:
-        """End what goes on by itself, unacked; the broker delivers it again."""
+        """End what goes on by itself, unacked. It goes back, with all that was given out, before `stop` lets go."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        for request in list(self._in_hand):
+            self.give_back(request)
 
     # ── What comes ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _take(self, delivery: Delivery) -> None:
         if self._stopping:
-            delivery.requeue()
+            if self._subscription is None:
+                delivery.requeue()
+            else:
+                self._late.append(delivery)
             return
         if delivery.redelivered and delivery.tag is not None and self._recognised(delivery):
             return

@@ -89,7 +89,7 @@ def _reply(to: str, body: bytes, headers: dict[str, Any], correlation_id: str | 
     properties = Properties.build(
         content_type="application/json", headers=headers, delivery_mode=1, correlation_id=correlation_id
     )
-    # RabbitMQ returns what is mandatory from such an address even where somebody listens there.
+    # Before 4.2 RabbitMQ returns what is mandatory from such an address even where somebody listens there.
     return Outgoing("", to, body, properties, mandatory=not to.startswith(_DIRECT))
 
 

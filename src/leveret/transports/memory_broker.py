@@ -260,13 +260,18 @@ class MemoryBroker:
         loop = asyncio.get_running_loop()
         while True:
             with self.lock:
-                if not self._busy(among):
+                if not self.busy(among):
                     return
                 watcher: asyncio.Future[None] = loop.create_future()
                 self._watchers.append((loop, watcher))
             await watcher
 
-    def _busy(self, among: Callable[[str], bool] | None) -> bool:
+    def busy(self, among: Callable[[str], bool] | None = None) -> bool:
+        """Whether anything lies ready or unsettled in a queue, or a publish awaits its answer.
+
+        Args:
+            among: which queues count, by name; by default all.
+        """
         self._bury_the_dead()
         return any(
             queue.ready or queue.unsettled
@@ -342,6 +347,16 @@ class MemoryBroker:
         """Lose the next *number* acks on their way: their receivers think them sent, the next cut brings all back."""
         with self.lock:
             self.acks_to_lose += number
+
+    def cancel_consumers(self, queue: str) -> None:
+        """Cancel a queue's consumers, as a broker does whose queue moves, or after a consumer timeout.
+
+        What they had unsettled is back in the queue, flagged; clients consume again by themselves.
+        """
+        with self.lock:
+            for consumer in [c for c in self._queue(queue).consumers if c.on_delivery is not None]:
+                consumer.connection.cancel(consumer)
+            self.changed()
 
     # ── For its clients ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -508,7 +523,8 @@ class MemoryBroker:
             self._refusals -= 1
             return PublishRefused("the broker did not take the message (basic.nack); it may at a later try")
         if not message.mandatory and not message.exchange and message.routing_key.startswith(_REPLIES):
-            # As on RabbitMQ, such an address is no queue: what is mandatory comes back even where somebody listens.
+            # As on RabbitMQ before 4.2, such an address is no queue: what is mandatory comes back even where somebody
+            # listens.
             for each in self._connections:
                 if message.routing_key in each.addresses:
                     each.reply(message.routing_key, message)

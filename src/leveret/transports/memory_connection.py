@@ -290,6 +290,12 @@ class Connection:
         heard, _ = self.addresses[address]
         self.post(partial(heard, message))
 
+    def cancel(self, consumer: Consumer) -> None:
+        """Cancel a consumer against its client's wish. Called with the broker's lock held."""
+        consumer.end()
+        del self.consumers[consumer]
+        self.post(self._consumer_gone)
+
     def cancel_consumers(self, queue: Queue) -> None:
         """The queue is gone: so are its consumers. Called with the broker's lock held."""
         cancelled = [consumer for consumer in self.consumers if consumer.queue is queue]

@@ -14,14 +14,16 @@ FLAGS: Final[Mapping[str, bool]] = {"durable": True, "auto_delete": False, "excl
 
 
 def declared_arguments(queue: Queue) -> dict[str, Any]:
-    """The arguments that *queue* is declared with, its type among them where it is not the broker's default.
+    """The arguments that *queue* is declared with, its type among them.
 
     Example:
-        >>> declared_arguments(Queue("shop.charge", "quorum"))
-        {'x-queue-type': 'quorum'}
+        >>> declared_arguments(Queue("shop.charge"))
+        {'x-queue-type': 'classic'}
     """
     arguments = dict(queue.arguments)
-    if queue.queue_type == "quorum" or (queue.queue_type == "classic" and queue.pinned):
+    if queue.queue_type is not None:
+        # Classic as well: where a virtual host makes quorum queues by default, one that names no type is a quorum queue
+        # with the delivery limit of that broker, which deletes messages.
         arguments["x-queue-type"] = queue.queue_type
     return arguments
 
@@ -70,7 +72,7 @@ def compared(queue: Queue, theirs: Mapping[str, Any]) -> list[Difference]:
         if argument == "x-queue-type":
             there = there or "classic"
             # Where no type is asked for, any will do.
-            here = here or ("classic" if queue.queue_type is not None else there)
+            here = here or there
         if here == there:
             continue
         harm = _harm(queue, argument, there, theirs)

@@ -44,6 +44,36 @@ async def test_a01_a_message_with_a_death_on_it_comes_back_four_times_without_an
     assert shop.ready("charge") == shop.ready("retry") == shop.ready("events.dlq") == 0
 
 
+async def test_a01_nor_does_a_death_that_the_broker_wrote_itself_travel_on(shop: Shop):
+    app = shop.app(queue_type="quorum")
+    seen = []
+    done = asyncio.Event()
+
+    @app.worker("order.placed")
+    async def charge(body: bytes, ctx: Context) -> None:
+        seen.append((ctx.attempt, ctx.headers.get("x-death")))
+        if ctx.attempt < 5:
+            raise SoftFailure("503")
+        done.set()
+
+    # It expires in a queue of somebody else, and is dead-lettered to the worker's.
+    shop.channel.queue_declare(
+        shop.name("ship"), durable=True,
+        arguments={
+            "x-queue-type": "quorum", "x-message-ttl": 50, "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": shop.name("charge"),
+        },
+    )  # fmt: skip
+    async with app, app.running(), asyncio.timeout(30):
+        shop.channel.confirm_delivery()
+        shop.send("ship", b"{}", pika.BasicProperties(message_id="one", delivery_mode=2))
+        await done.wait()
+    assert [attempt for attempt, _ in seen] == [1, 2, 3, 4, 5]
+    ((death,), *copies) = [deaths for _, deaths in seen]
+    assert (death["queue"], death["reason"]) == (shop.name("ship"), "expired")
+    assert copies == [None] * 4
+
+
 async def test_a01_nor_is_it_on_a_dead_letter(shop: Shop):
     app = shop.app()
 

@@ -43,7 +43,7 @@ async def test_a11_a_dead_letter_outlives_the_time_to_live_of_its_message(shop: 
         await app.publish("order.placed", {}, expiration=0.2)
         await shop.until_ready("events.dlq", 1)
         # Published after it, with the same time to live: when it is gone, the letter's time would be over, too.
-        shop.channel.queue_declare(shop.name("ship"))
+        shop.channel.queue_declare(shop.name("ship"), durable=True)
         shop.send("ship", b"", pika.BasicProperties(expiration="200"))
         await shop.until_ready("ship", 0)
         assert shop.ready("events.dlq") == 1

@@ -52,7 +52,7 @@ async def test_a17_retried_dead_and_replayed_the_message_is_the_same_to_another_
     app = shop.app()
     failing: list[Exception] = [SoftFailure("503"), HardFailure("410")]
 
-    @app.worker("order.placed", queue_arguments={"x-max-priority": 10})
+    @app.worker("order.placed", queue_type="classic", queue_arguments={"x-max-priority": 10})
     async def charge(body: bytes) -> None:
         raise failing.pop(0)
 

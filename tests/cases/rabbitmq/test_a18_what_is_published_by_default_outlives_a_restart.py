@@ -16,7 +16,8 @@ async def test_a18_ten_messages_by_default_are_there_after_a_restart_and_one_tha
     ran = []
     done = asyncio.Event()
 
-    @app.worker("order.placed")
+    # A quorum queue keeps whatever it has.
+    @app.worker("order.placed", queue_type="classic")
     async def charge(ctx: Context) -> None:
         ran.append((ctx.message_id, ctx.properties.delivery_mode))
         if len(ran) == 10:

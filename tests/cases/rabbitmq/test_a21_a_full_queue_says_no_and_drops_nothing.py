@@ -17,7 +17,8 @@ REFUSING = {"x-overflow": "reject-publish"}
 async def test_a21_of_20_publishes_into_room_for_ten_ten_are_confirmed_and_ten_refused(shop: Shop):
     app = shop.app()
 
-    @app.worker("order.placed", queue_arguments={"x-max-length": 10, **REFUSING})
+    # A quorum queue takes some more before it says no.
+    @app.worker("order.placed", queue_type="classic", queue_arguments={"x-max-length": 10, **REFUSING})
     async def charge() -> None:
         pass
 

@@ -10,6 +10,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from tests.e2e.shell import PATIENCE, Shell
 from tests.rabbitmq_node import Node
+from tests.rabbitmq_scene import QUEUE_TYPE
 
 #: A worker that does what it is told; all else comes from the environment.
 SHOP = """
@@ -42,6 +43,8 @@ class Shop(Shell):
             "LEVERET_NAMESPACE": self.namespace,
             "LEVERET_APP": "shop:app",
         }
+        if QUEUE_TYPE is not None:
+            self.environ["LEVERET_QUEUE_TYPE"] = QUEUE_TYPE
         (folder / "shop.py").write_text(SHOP)
         self._connection = pika.BlockingConnection(
             pika.ConnectionParameters("127.0.0.1", node.port, heartbeat=0)

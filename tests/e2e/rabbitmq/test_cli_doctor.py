@@ -84,11 +84,11 @@ def test_status_and_dead_list_say_how_many_letters_lie_unkept_and_who_consumes(s
 
 def test_a_broker_that_is_short_of_memory_is_told_as_blocked(shop):
     assert shop("run", "--until-idle").code == 0
-    shop.node.ctl("set_vm_memory_high_watermark", "0.000001")
+    shop.node.alarm(on=True)
     try:
         status, doctor = shop("status"), shop("doctor", "--json")
     finally:
-        shop.node.ctl("set_vm_memory_high_watermark", "0.4")
+        shop.node.alarm(on=False)
     assert (status.code, doctor.code) == (1, 1)
     assert "blocked by its memory or disk alarm" in status.out
     assert "blocked by its memory or disk alarm" in found(doctor, "fault")[0]

@@ -7,7 +7,8 @@ import signal
 import socket
 
 import pytest
-from tests.cut_proxy import CutProxy
+
+from leveret.torture.proxy import CutProxy
 
 
 def test_a_worker_a_retry_worker_and_a_keeper_share_the_work_as_three_processes(shop):

@@ -6,10 +6,10 @@ from typing import Protocol
 import psycopg
 import pytest
 import pytest_asyncio
-from tests.cut_proxy import CutProxy
 from tests.postgres_cluster import Cluster, running_cluster
 
 from leveret.stores.postgres import PostgresStore
+from leveret.torture.proxy import CutProxy
 
 
 class OpenStore(Protocol):

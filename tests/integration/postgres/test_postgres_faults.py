@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager
 
 import psycopg
 import pytest
-from tests.cut_proxy import CutProxy
-from tests.postgres_cluster import PASSWORD, Cluster
+from tests.postgres_cluster import Cluster
 
 from leveret.core.errors import ConfigError, NotFound, StoreRefused, StoreUnavailable
 from leveret.core.retry_entry import Filter
@@ -21,6 +20,8 @@ from leveret.stores.postgres import schema as postgres_schema
 from leveret.stores.sql.scripts import scripts
 from leveret.testing.store_contract import a_letter, an_entry
 from leveret.testing.store_contract.others import a_report, an_act
+from leveret.torture.postgres import PASSWORD
+from leveret.torture.proxy import CutProxy
 
 MIB = 1024 * 1024
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,12 +12,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.cut_proxy import CutProxy
 from tests.postgres_cluster import Cluster
 from tests.small_disk import SmallDisk
 from tests.store_outage import SHORT_TTL, TEN_LEASES, StoreOutage
 
 from leveret.stores.postgres import PostgresStore, connections
+from leveret.torture.proxy import CutProxy
 
 
 @pytest.fixture
@@ -127,11 +126,11 @@ async def test_a_server_without_a_connection_left(admin, role: str, outage):
 async def test_a_server_that_answers_after_ten_leases(cluster: Cluster, outage):
     @asynccontextmanager
     async def stopped() -> AsyncIterator[None]:
-        cluster.signal(signal.SIGSTOP)
+        cluster.pause()
         try:
             yield
         finally:
-            cluster.signal(signal.SIGCONT)
+            cluster.resume()
 
     await outage(ttl=SHORT_TTL).survives(stopped, lasts=TEN_LEASES)
 
@@ -143,7 +142,7 @@ async def test_a_server_that_does_what_it_is_asked_and_whose_answers_are_lost(
 
     @asynccontextmanager
     async def untold() -> AsyncIterator[None]:
-        proxy.lose_answers()
+        proxy.black_hole("back")
         try:
             yield
         finally:

@@ -40,8 +40,10 @@ async def settled(app, load, place):
     async with asyncio.timeout(60):
         while load.missing or any(await app.counts()):  # noqa: ASYNC110 - no event tells of it
             await asyncio.sleep(0.05)
-    rows = await place.rows()
-    assert {name: row[:2] for name, row in rows.items()} == dict.fromkeys(rows, (0, 0))
+    async with asyncio.timeout(30):
+        # A quorum queue counts now and then.
+        while any(row[:2] != (0, 0) for row in (await place.rows()).values()):
+            pass
 
 
 async def test_a_broker_that_restarts_under_load_loses_nothing(place, reconnects_soon):
@@ -274,7 +276,9 @@ async def test_b01_c08_after_50_forced_reconnects_consumers_channels_and_memory_
             # What is loaded and remembered at the first times is no leak.
             for number in range(5):
                 await reconnect(number)
-            rows, channels, tasks = await place.rows(), await place.channels(), len(asyncio.all_tasks())
+            rows = dict.fromkeys(("charge", "retry", "events.dlq"), QueueRow(0, 0, 1))
+            await place.until_rows(**rows)
+            channels, tasks = await place.channels(), len(asyncio.all_tasks())
             gc.collect()
             before = tracemalloc.get_traced_memory()[0]
             for number in range(5, 55):
@@ -284,7 +288,6 @@ async def test_b01_c08_after_50_forced_reconnects_consumers_channels_and_memory_
         finally:
             tracemalloc.stop()
         await place.until_rows(**rows)
-        assert [rows[name].consumers for name in ("charge", "retry", "events.dlq")] == [1, 1, 1]
         assert await place.channels() == channels
         assert len(asyncio.all_tasks()) <= tasks
         # 55 remembered outcomes are a few kilobytes; a connection that is kept is a hundred.

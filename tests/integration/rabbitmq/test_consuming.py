@@ -150,7 +150,8 @@ async def test_b02_a_consumer_that_takes_too_long_is_ended_by_the_broker_and_com
         )  # fmt: skip
 
 
-async def test_r9_an_exclusive_consumer_is_exclusive_again_after_a_cut(connect, broker, queue):
+async def test_r9_an_exclusive_consumer_is_exclusive_again_after_a_cut(connect, broker):
+    await broker.declare_queue(queue := f"consuming-{uuid.uuid4().hex[:8]}", {"x-queue-type": "classic"})
     transport, other = await connect(), await connect()
     subscription = await transport.consume(queue, inbox := Inbox(), prefetch=1, exclusive=True)
     broker.proxy.cut()
@@ -161,6 +162,7 @@ async def test_r9_an_exclusive_consumer_is_exclusive_again_after_a_cut(connect, 
         await other.consume(queue, Inbox(), prefetch=1)
     await other.send(Outgoing("", queue, b"one", PLAIN))
     assert (await inbox.until(1))[0].body == b"one"
+    await broker.delete_queue(queue)
 
 
 async def test_a_receiver_that_raises_costs_nobody_else_a_message(connect, queue):

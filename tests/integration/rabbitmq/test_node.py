@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests import rabbitmq_node
+from tests.rabbitmq_log import nothing_given_up_was_used, used_on_purpose, warnings_in
+from tests.rabbitmq_scene import needs_version
 
 
 @pytest.fixture
@@ -15,7 +19,7 @@ def named(monkeypatch):
 @pytest.mark.parametrize(("ci", "outcome"), [(None, pytest.skip.Exception), ("true", pytest.fail.Exception)])
 def test_a_test_that_needs_rabbitmq_says_how_to_get_it(monkeypatch, ci, outcome):
     monkeypatch.setattr(rabbitmq_node, "installed", lambda: False)
-    monkeypatch.setattr(rabbitmq_node, "_ENTER", [])
+    monkeypatch.setattr(rabbitmq_node, "ROOT", Path("/"))
     if ci is None:
         monkeypatch.delenv("CI", raising=False)
     else:
@@ -25,8 +29,7 @@ def test_a_test_that_needs_rabbitmq_says_how_to_get_it(monkeypatch, ci, outcome)
 
 
 def test_a_folder_that_was_named_and_holds_no_rabbitmq_is_a_failure_everywhere(monkeypatch, tmp_path):
-    monkeypatch.setattr(rabbitmq_node, "_ROOT", tmp_path)
-    monkeypatch.setattr(rabbitmq_node, "_ENTER", ["unshare"])
+    monkeypatch.setattr(rabbitmq_node, "ROOT", tmp_path)
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.fail.Exception, match=f"no RabbitMQ in {tmp_path}"):
         rabbitmq_node.need_rabbitmq()
@@ -54,3 +57,18 @@ def test_a_named_broker_that_no_proxy_can_stand_before_is_refused_without_its_pa
     with pytest.raises(pytest.UsageError, match="amqp://") as caught:
         rabbitmq_node.named_broker()
     assert "s3cr3t" not in str(caught.value)
+
+
+def test_what_the_broker_gives_up_is_found_in_its_log_each_time_it_is_used_and_passed_over_where_it_was_meant(
+    rabbitmq, broker
+):
+    needs_version(broker, 3, 13, why="older ones warn of nothing")
+    before = warnings_in(rabbitmq)
+    for number in range(2):
+        with used_on_purpose(rabbitmq):
+            with broker.channel() as channel:
+                channel.queue_declare(name := f"given-up-{number}", durable=False)
+                channel.queue_delete(name)
+            with pytest.raises(AssertionError, match="transient_nonexcl_queues"):
+                nothing_given_up_was_used(rabbitmq)
+        assert warnings_in(rabbitmq) == before

@@ -8,7 +8,7 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from tests.rabbitmq_scene import until, url_of
+from tests.rabbitmq_scene import PLAIN_TYPE, until, url_of
 
 from leveret.core.errors import BrokerUnreachable, PublishRefused, PublishTimeout
 from leveret.core.message import Outgoing
@@ -74,7 +74,7 @@ async def test_b01_c08_d12_after_50_forced_reconnects_under_load_all_is_as_befor
     rabbitmq, connect, broker, queue
 ):
     transport = await connect()
-    assert await transport.declare(Topology(queues=(Queue(queue),))) == []
+    assert await transport.declare(Topology(queues=(Queue(queue, PLAIN_TYPE),))) == []
     inbox = Inbox()
     subscription = await transport.consume(queue, inbox, prefetch=3)
     confirmed = set()
@@ -103,12 +103,19 @@ async def test_b01_c08_d12_after_50_forced_reconnects_under_load_all_is_as_befor
     await until(lambda: subscription.active and transport.state == "connected")
     async with asyncio.timeout(30):
         await publishing
-    listed = await asyncio.to_thread(
-        rabbitmq.ctl, "list_queues", "--no-table-headers", "name", "consumers", "messages_unacknowledged"
-    )
-    (row,) = [line.split() for line in listed.splitlines() if line.startswith(queue)]
-    assert row[1] == "1"
-    assert int(row[2]) <= 3
+    row = []
+    async with asyncio.timeout(30):
+        # A quorum queue counts its consumers now and then.
+        while row[1:2] != ["1"] or int(row[2]) > 3:
+            listed = await asyncio.to_thread(
+                rabbitmq.ctl,
+                "list_queues",
+                "--no-table-headers",
+                "name",
+                "consumers",
+                "messages_unacknowledged",
+            )
+            (row,) = [line.split() for line in listed.splitlines() if line.startswith(queue)]
     channels = await asyncio.to_thread(
         rabbitmq.ctl, "list_channels", "--no-table-headers", "connection", "prefetch_count"
     )
@@ -181,6 +188,10 @@ async def test_a_broker_killed_under_load_has_all_it_confirmed_and_consumers_com
     rabbitmq, connect, broker, queue
 ):
     transport = await connect()
+    if PLAIN_TYPE == "quorum":
+        # Half a second after a quorum queue was declared its node writes down that it has one. Killed before, it begins
+        # with an empty queue; that is RabbitMQ's own, on every version, and no client can tell.
+        await asyncio.sleep(1)
     inbox = Inbox()
     subscription = await transport.consume(queue, inbox, prefetch=10)
     sent = [transport.send(Outgoing("", queue, str(number).encode(), PLAIN)) for number in range(500)]
@@ -195,7 +206,10 @@ async def test_a_broker_killed_under_load_has_all_it_confirmed_and_consumers_com
     done = {delivery.body for delivery in inbox.deliveries if delivery.ack()}
     expected = {str(number).encode() for number, outcome in enumerate(came_to) if outcome is None}
     assert len(expected) > 50
-    assert done | await bodies(transport, queue) >= expected
+    async with asyncio.timeout(30):
+        # A quorum queue hands out nothing before it has a leader again.
+        while not done >= expected:
+            done |= await bodies(transport, queue)
 
 
 @pytest.mark.gentle

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
-from tests.cut_proxy import CutProxy
 from tests.rabbitmq_node import Node
 from tests.torture.rabbitmq.scene import Scene
+
+from leveret.torture.proxy import CutProxy
 
 
 @pytest_asyncio.fixture

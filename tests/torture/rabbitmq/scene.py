@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tests.cut_proxy import CutProxy
 from tests.rabbitmq_node import Node
 from tests.rabbitmq_scene import hurried_world, url_of
 from tests.torture.ledger import Ledger, Start, planned
@@ -28,6 +27,7 @@ from leveret.core.urls import parse_store
 from leveret.dead_letters.browse import DeadLetters
 from leveret.runtime.wiring import make_store
 from leveret.runtime.world import system_world
+from leveret.torture.proxy import CutProxy
 from leveret.transports.rabbitmq.transport import RabbitTransport
 
 HERE = Path(__file__).parent

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.cut_proxy import CutProxy
 from tests.rabbitmq_node import Node
 from tests.rabbitmq_scene import hurried_world, until, url_of
 
@@ -16,6 +15,7 @@ from leveret import Leveret, Message
 from leveret.runtime.opening import Stand
 from leveret.runtime.world import system_world
 from leveret.stores.sqlite import SqliteStore
+from leveret.torture.proxy import CutProxy
 from leveret.transports.rabbitmq.transport import RabbitTransport
 
 BACKLOG, ORDERED = 2000, 300
@@ -96,7 +96,9 @@ async def test_lost_connections_and_a_killed_broker_bury_no_innocent_message(
             await until(lambda: len(done) == BACKLOG + 2 * ORDERED, 60)
         assert await app.counts() == (0, 0, 0, 0)
 
-    assert all(count <= 2 for count in done.values())
+    # A cut while a message is moved leaves a copy more, and the kill of the broker may bring either back once.
+    assert max(done.values()) <= 3
+    assert sum(count == 3 for count in done.values()) <= PREFETCH
     # A killed quorum queue may hand the next message over before it notices that nobody has the last one any more.
     assert starts["book"] == sorted(starts["book"])
     # Suspects run one at a time; after the restart the whole backlog bears a flag, and runs side by side all the same.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import struct
+import uuid
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from leveret.core import headers as h
 from leveret.core.message import (
+    DERIVED_IDS,
     DIRECT_REPLY,
     Received,
     derived_id,
@@ -169,6 +171,12 @@ def test_a_result_has_one_id_however_often_its_handler_runs():
     assert len(set(ids)) == 4
     assert ids[0] == result_id("m", "charge", 0)
     assert result_id(None, "charge", 0) is None
+
+
+@given(st.lists(st.text(alphabet=st.characters(codec="utf-8"))))
+def test_a_derived_id_is_a_uuid_of_version_5(parts: list[str]):
+    named = "".join(f"{len(part)}:{part}" for part in parts)
+    assert derived_id(*parts) == str(uuid.uuid5(DERIVED_IDS, named))
 
 
 @given(st.lists(st.text(max_size=5), max_size=4), st.lists(st.text(max_size=5), max_size=4))

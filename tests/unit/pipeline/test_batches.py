@@ -10,7 +10,7 @@ from tests.unit.running_app import RunningApp
 
 from leveret import Leveret
 from leveret.core import headers as h
-from leveret.core.errors import StoreRefused
+from leveret.core.errors import StoreRefused, StoreUnavailable
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.pipeline.batches import BatchConsumer
@@ -155,6 +155,44 @@ async def test_a_lease_that_goes_gives_back_the_batch_in_hand_and_what_came_afte
     side.service(t)._lost("test")
     await idle()
     assert (t.ready(side.queue), t.unsettled(side.queue)) == (3, 0)
+
+
+async def test_what_is_being_stored_when_a_lease_goes_is_acked_and_does_not_come_again(t, side):
+    go_on = asyncio.Event()
+
+    async def wait(name, *_) -> None:
+        if name == side.call:
+            await go_on.wait()
+
+    t.store.before = wait
+    await side.send(t, b"a", b"b")
+    await side.send(t, b"late")
+    side.service(t)._lost("test")
+    await idle()
+    # The store may have them already, and the next holder would publish them.
+    assert (t.ready(side.queue), t.unsettled(side.queue)) == (0, 3)
+    go_on.set()
+    await idle()
+    assert side.stored(t) == [b"a", b"b"]
+    assert (t.ready(side.queue), t.unsettled(side.queue)) == (1, 0)
+
+
+async def test_what_could_not_be_stored_when_a_lease_goes_is_given_back(t, side):
+    go_on = asyncio.Event()
+
+    async def fail(name, *_) -> None:
+        if name == side.call:
+            await go_on.wait()
+            raise StoreUnavailable("the store is away")
+
+    t.store.before = fail
+    await side.send(t, b"a", b"b")
+    side.service(t)._lost("test")
+    await idle()
+    go_on.set()
+    await idle()
+    assert side.stored(t) == []
+    assert (t.ready(side.queue), t.unsettled(side.queue)) == (2, 0)
 
 
 async def test_what_comes_while_a_stop_takes_leave_of_the_broker_goes_back_unstored(t, side):

@@ -382,6 +382,17 @@ async def test_a_request_that_the_broker_closes_the_channel_over_was_refused_and
     assert not isinstance(told.value, RpcUnknownError)
 
 
+async def test_a_request_under_way_when_the_broker_fails_within_is_unknown_for_it_may_have_been_handed_over(
+    scene, monkeypatch
+):
+    def fail(*_, **__):
+        raise PublishRefused("541 INTERNAL_ERROR", code=541)
+
+    monkeypatch.setattr("leveret.transports.memory_broker.look_at", fail)
+    with pytest.raises(RpcUnknownError, match=r"may be obeyed, or not.*541"):
+        await scene.client.call(QUEUE, {})
+
+
 async def test_a_large_request_that_is_refused_costs_no_other_call_its_answer(scene, monkeypatch):
     calling = scene.call()
     await idle()

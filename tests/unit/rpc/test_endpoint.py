@@ -51,7 +51,9 @@ async def test_a_call_is_answered_by_the_handler_of_its_channel(app):
     async with RunningApp(app) as t:
         assert await app.call("price", {"id": 1, "count": 3}) == {"cents": 1500}
         assert await app.call("price", Order(1)) == {"cents": 500}
-        assert t.broker._queues["shop.price.req"].arguments == {"x-dead-letter-exchange": "shop.events.dlq"}
+        assert t.broker._queues["shop.price.req"].arguments == {
+            "x-queue-type": "classic", "x-dead-letter-exchange": "shop.events.dlq"
+        }  # fmt: skip
 
 
 async def test_the_function_itself_comes_back_and_a_unit_test_just_calls_it(app):
@@ -321,6 +323,42 @@ async def test_requests_that_lie_in_the_queue_of_a_channel_are_counted_as_queued
         await idle()
         counts = await app.counts()
         assert (counts.running, counts.queued) == (1, 2)
+
+
+@pytest.mark.parametrize("grace", [30, 0], ids=["its handler ends", "its handler is ended"])
+async def test_an_ordered_channel_is_left_to_the_next_process_only_when_nothing_runs_here_any_more(
+    app, grace
+):
+    running = asyncio.Event()
+    go_on = asyncio.Event()
+    told = []
+
+    @app.rpc("move", prefetch=1, single=True)
+    async def move(order: dict) -> None:
+        running.set()
+        try:
+            await go_on.wait()
+        finally:
+            told.append("here")
+
+    async with RunningApp(app, knobs=lambda knobs: replace(knobs, grace=grace)) as t:
+        # The next process: its consumer waits for ours to leave.
+        await t.outside.consume(
+            "shop.move.req", lambda request: told.append(request.body), prefetch=1, exclusive=False
+        )
+        for order in (b'{"id": 1}', b'{"id": 2}'):
+            await t.send("shop.move.req", order)
+        await running.wait()
+        stopping = asyncio.ensure_future(t._stack.aclose())
+        await idle()
+        if grace:
+            assert told == []
+            go_on.set()
+        await t.clock.advance(1)
+        assert told == ["here", b'{"id": 2}' if grace else b'{"id": 1}']
+        await stopping
+        # None of it was handed to and fro meanwhile.
+        assert t.broker.snapshot()["shop.move.req"].ready == (0 if grace else 1)
 
 
 async def test_until_idle_waits_for_requests_too(app):

@@ -74,10 +74,9 @@ def test_a_pinned_type_is_refused_instead_of_shared():
         differences(Queue("q", "classic", pinned=True), {"x-queue-type": "quorum"})
 
 
-def test_a_type_is_written_out_only_where_the_default_could_be_another():
-    assert declared_arguments(Queue("q")) == {}
+def test_the_type_that_is_asked_for_is_written_out_and_never_left_to_the_brokers_default():
+    assert declared_arguments(Queue("q")) == {"x-queue-type": "classic"}
     assert declared_arguments(Queue("q", None)) == {}
-    assert declared_arguments(Queue("q", pinned=True)) == {"x-queue-type": "classic"}
     assert declared_arguments(Queue("q", "quorum", {"x-max-priority": 2})) == {
         "x-queue-type": "quorum",
         "x-max-priority": 2,

@@ -25,6 +25,7 @@ from leveret.testing.transport_contract.scene import (
     EXACT_BYTES,
     LOSE_CONFIRM,
     REFUSE,
+    REPLIES_RETURNED,
     RESTART,
     TIME,
     BrokerHarness,
@@ -34,7 +35,7 @@ from leveret.testing.transport_contract.scene import (
 
 __all__ = [
     "TransportContract", "BrokerHarness", "Scene", "Inbox",
-    "BLOCK", "EXACT_BYTES", "LOSE_CONFIRM", "REFUSE", "RESTART", "TIME",
+    "BLOCK", "EXACT_BYTES", "LOSE_CONFIRM", "REFUSE", "REPLIES_RETURNED", "RESTART", "TIME",
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from leveret.core.errors import BrokerUnreachable, PublishError, PublishRefused,
 from leveret.core.message import DIRECT_REPLY, Outgoing
 from leveret.core.properties import Properties
 from leveret.ports import CallChannel, Transport
-from leveret.testing.transport_contract.scene import PATIENCE, Inbox, Scene, code, message
+from leveret.testing.transport_contract.scene import PATIENCE, REPLIES_RETURNED, Inbox, Scene, code, message
 
 
 class Replies:
@@ -180,6 +180,7 @@ class Calling:
         assert (replies.heard, replies.gone) == ([], [])
 
     async def test_a_mandatory_reply_comes_back_for_such_an_address_is_no_queue(self, scene: Scene) -> None:
+        scene.needs(REPLIES_RETURNED)
         queue = await scene.queue()
         transport = await scene.connect()
         channel = await Replies().channel(transport)

@@ -166,7 +166,8 @@ class Receiving:
         assert inbox.bodies == [str(number).encode() for number in range(100)]
 
     async def test_a_requeued_message_comes_again_at_its_old_place_and_flagged(self, scene: Scene) -> None:
-        queue = await scene.queue()
+        # RabbitMQ before 4.3 puts it at the end of a quorum queue.
+        queue = await scene.queue(arguments={"x-queue-type": "classic"})
         transport = await scene.connect()
         await outcomes(transport, [message(queue, body) for body in (b"a", b"b", b"c")])
         inbox = Inbox()
@@ -223,11 +224,12 @@ class Receiving:
         assert subscription.active is True
         await subscription.cancel()
         assert subscription.active is False
-        await scene.lies(transport, queue, ready=3, consumers=0)
+        await scene.lies(transport, queue, ready=3)
         acked, requeued = inbox.deliveries
         assert (acked.stale, acked.ack()) == (False, True)
         assert requeued.requeue() is True
-        await scene.lies(transport, queue, ready=4)
+        # Some brokers count a consumer for as long as something of it is unsettled.
+        await scene.lies(transport, queue, ready=4, consumers=0)
         assert len(inbox.deliveries) == 2
         await subscription.cancel()
 

@@ -37,10 +37,13 @@ class Recovery:
         await scene.broker.drop_connections()
         await scene.until(lambda: all(delivery.stale for delivery in before))
         assert [(delivery.ack(), delivery.requeue()) for delivery in before] == [(False, False)] * 3
-        after = (await inbox.until(4))[2:]
-        assert [(delivery.body, delivery.redelivered) for delivery in after] == [(b"a", True), (b"b", True)]
-        assert all(delivery.ack() for delivery in after)
-        assert [(d.body, d.redelivered) for d in (await inbox.until(5))[4:]] == [(b"c", True)]
+        assert all(delivery.ack() for delivery in (await inbox.until(4))[2:])
+        after = (await inbox.until(5))[2:]
+        assert all(delivery.redelivered for delivery in after)
+        # The one that was fetched went by another channel, which may have been missed earlier or later.
+        bodies = [delivery.body for delivery in after]
+        assert [body for body in bodies if body != b"c"] == [b"a", b"b"]
+        assert b"c" in bodies
 
     async def test_after_20_cuts_there_is_one_consumer_with_its_prefetch(self, scene: Scene) -> None:
         queue = await scene.queue()

@@ -28,6 +28,9 @@ LOSE_CONFIRM: Final = "lose-confirm"
 TIME: Final = "time"
 #: Nothing to do, but a promise: it hands on property bytes as they came (RabbitMQ from 4.0 on re-encodes them).
 EXACT_BYTES: Final = "exact-bytes"
+#: Likewise: the address of a direct reply is no queue to it, and what is mandatory comes back from there (RabbitMQ
+#: from 4.2 on has a queue for each, and delivers it).
+REPLIES_RETURNED: Final = "replies-returned"
 
 #: No single wait of this suite takes longer where the contract is kept.
 PATIENCE: Final = 30.0

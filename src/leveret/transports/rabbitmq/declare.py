@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Any, Final, Literal, TypeGuard
 
 from leveret.core.errors import AccessRefused, BrokerError, NotFound, QueueMismatch
 from leveret.core.topology import Binding, Difference, Queue, RMQExchangeConfig, Topology
@@ -33,6 +34,8 @@ _INEQUIVALENT: Final = re.compile(
     r"but current is (?:none|the value '(?P<value>.*)' of type '(?P<type>\w+)'|'(?P<flag>.*)')\Z",
     re.DOTALL,
 )
+#: A number, as a refusal writes one.
+_NUMBER: Final = re.compile(r"-?\d+")
 
 
 class Calls:
@@ -159,7 +162,7 @@ async def _look_at_exchange(
         except Gone as gone:
             if gone.whole:
                 raise
-            found = inequivalent(gone)
+            found = inequivalent(gone, there)
             if found is None:
                 raise _refused(f"exchange {exchange.name}", gone) from gone
             name, value = found
@@ -192,8 +195,8 @@ async def _declare_queue(calls: Calls, connection: RawConnection, queue: Queue) 
 
 async def _look_at_queue(calls: Calls, connection: RawConnection, queue: Queue) -> list[Difference]:
     """Declare it, as it is there where it is there; how that differs from ours."""
-    arguments = queue_arguments(queue, connection.server_version)
-    there: dict[str, Any] = {**declared_flags(queue), **arguments}
+    version = connection.server_version
+    there: dict[str, Any] = {**declared_flags(queue), **queue_arguments(queue, version)}
     rounds = 0
     while True:
         try:
@@ -210,14 +213,14 @@ async def _look_at_queue(calls: Calls, connection: RawConnection, queue: Queue) 
             if gone.code == 405 and not queue.temporary:
                 # Locked by the connection that declared it for itself alone; nobody else is told more about it.
                 return compared(queue, {**there, "exclusive": True})
-            found = inequivalent(gone)
+            found = inequivalent(gone, there)
             if found is None or there.get(found[0]) == found[1] or rounds == _MOST_ROUNDS:
                 raise _refused(f"queue {queue.name}", gone) from gone
             there[found[0]] = found[1]
             there = {name: value for name, value in there.items() if value is not None}
             rounds += 1
         else:
-            return mismatches(queue, arguments, there) if rounds else []
+            return mismatches(queue, version, there) if rounds else []
 
 
 def queue_arguments(queue: Queue, version: str) -> dict[str, Any]:
@@ -230,51 +233,74 @@ def queue_arguments(queue: Queue, version: str) -> dict[str, Any]:
         {'x-queue-type': 'quorum'}
     """
     arguments = declared_arguments(queue)
-    # From 4.0 on a quorum queue deletes what came back 20 times, unless told otherwise; before, -1 means none at all.
-    if (
-        arguments.get("x-queue-type") == "quorum"
-        and _DELIVERY_LIMIT not in arguments
-        and _major(version) >= 4
-    ):
-        arguments[_DELIVERY_LIMIT] = -1
+    if arguments.get("x-queue-type") != "quorum":
+        return arguments
+    if _limits_by_default(version):
+        arguments.setdefault(_DELIVERY_LIMIT, -1)
+    elif _negative(arguments.get(_DELIVERY_LIMIT)):
+        # Whoever asks for -1 means no limit, and here a queue has none where none is given.
+        del arguments[_DELIVERY_LIMIT]
     return arguments
 
 
-def mismatch_notes(queue: Queue, arguments: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+def mismatch_notes(queue: Queue, version: str, there: Mapping[str, Any]) -> list[str]:
     """A sentence for each harmless difference between what we declared and what is there; see `mismatches`.
 
     Raises:
         QueueMismatch: one of them loses messages.
     """
-    return notes_of(mismatches(queue, arguments, there))
+    return notes_of(mismatches(queue, version, there))
 
 
-def mismatches(queue: Queue, arguments: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
+def mismatches(queue: Queue, version: str, there: Mapping[str, Any]) -> list[Difference]:
     """Each difference between what we declared and what is there.
 
     Args:
         queue: as leveret knows it.
-        arguments: those it was declared with.
+        version: of the broker.
         there: arguments and flags of the existing one.
     """
-    unlimited = arguments.get(_DELIVERY_LIMIT) == -1 and _DELIVERY_LIMIT not in queue.arguments
     theirs = dict(there)
-    if unlimited and theirs.get(_DELIVERY_LIMIT) == -1:
+    limit, asked = theirs.get(_DELIVERY_LIMIT), queue.arguments.get(_DELIVERY_LIMIT)
+    if asked is not None and not _negative(asked):
+        return compared(queue, theirs)
+    # No limit is what is wanted. How that is spelled depends on the version, so it is judged here alone.
+    told: list[Difference] = []
+    if theirs.get("x-queue-type") != "quorum":
+        theirs.pop(_DELIVERY_LIMIT, None)
+    elif _limits_by_default(version):
+        if limit is None:
+            told = [_limited(queue)]
+        elif _negative(limit):
+            del theirs[_DELIVERY_LIMIT]
+    elif _negative(limit) and theirs.get("x-dead-letter-exchange") is None:
+        told = [_forgetful(queue, limit)]
         del theirs[_DELIVERY_LIMIT]
-    found = compared(queue, theirs)
-    if unlimited and _DELIVERY_LIMIT not in there and there.get("x-queue-type") == "quorum":
-        words = (
-            f"queue {queue.name} exists without x-delivery-limit, leveret declares -1: this broker deletes a message "
-            "there that came back 20 times. leveret uses it as it is. Raise the limit by a policy: rabbitmqctl "
-            f"set_policy leveret-{queue.name} '^{re.escape(queue.name)}$' '{{\"delivery-limit\": 1000000}}' "
-            "--apply-to queues"
-        )
-        found.append(
-            Difference(
-                kind="queue", name=queue.name, state="differs", argument=_DELIVERY_LIMIT, here=-1, words=words
-            )
-        )
-    return found
+    arguments = {name: value for name, value in queue.arguments.items() if name != _DELIVERY_LIMIT}
+    return compared(replace(queue, arguments=arguments), theirs) + told
+
+
+def _limited(queue: Queue) -> Difference:
+    words = (
+        f"queue {queue.name} exists without x-delivery-limit, leveret declares a quorum queue with -1: this broker "
+        "deletes a message there that came back 20 times. leveret uses it as it is. Raise the limit by a policy: "
+        f"rabbitmqctl set_policy leveret-{queue.name} '^{re.escape(queue.name)}$' '{{\"delivery-limit\": 1000000}}' "
+        "--apply-to queues"
+    )
+    return Difference(
+        kind="queue", name=queue.name, state="differs", argument=_DELIVERY_LIMIT, here=-1, words=words
+    )
+
+
+def _forgetful(queue: Queue, limit: int) -> Difference:
+    words = (
+        f"queue {queue.name} exists with x-delivery-limit={limit}, which means no limit only from RabbitMQ 4.0 on: "
+        "this broker deletes a message there when it first comes back. leveret neither uses nor deletes it. Delete it "
+        f"yourself once it is empty (rabbitmqctl delete_queue {queue.name} --if-empty), then start again"
+    )
+    return Difference(
+        kind="queue", name=queue.name, state="unsafe", argument=_DELIVERY_LIMIT, there=limit, words=words
+    )
 
 
 async def _bind(calls: Calls, connection: RawConnection, binding: Binding) -> None:
@@ -292,12 +318,16 @@ async def _bind(calls: Calls, connection: RawConnection, binding: Binding) -> No
         raise _refused(f"the binding of {binding.queue} to {binding.exchange}", gone) from gone
 
 
-def inequivalent(gone: Gone) -> tuple[str, Any] | None:
+def inequivalent(gone: Gone, sent: Mapping[str, Any]) -> tuple[str, Any] | None:
     """The argument that a refusal names, and its value over there (None: it has none); None where it names none.
+
+    Args:
+        gone: the refusal.
+        sent: what was declared.
 
     Example:
         >>> inequivalent(Gone("406 PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'q' in vhost '/': "
-        ...     "received none but current is the value '100' of type 'signedint'", code=406))
+        ...     "received none but current is the value '100' of type 'signedint'", code=406), {})
         ('x-max-length', 100)
     """
     match = _INEQUIVALENT.search(gone.words) if gone.code == 406 else None
@@ -308,6 +338,9 @@ def inequivalent(gone: Gone) -> tuple[str, Any] | None:
         # Erlang puts quotes around what has a dash in it, such as the type of an exchange.
         flag = match["flag"].strip("'")
         value = {"true": True, "false": False}.get(flag, flag)
+        # No type is named where both sides have a value; it is that of ours.
+        if type(sent.get(match["name"])) is int and _NUMBER.fullmatch(flag):
+            value = int(flag)
     elif value is not None and match["type"] == "bool":
         value = value == "true"
     elif value is not None and match["type"] != "longstr":
@@ -328,6 +361,11 @@ def _refused(what: str, gone: Gone) -> BrokerError | NotFound:
     )
 
 
-def _major(version: str) -> int:
+def _limits_by_default(version: str) -> bool:
+    """Whether a quorum queue that is given no limit deletes what came back 20 times; before, it has none."""
     number = version.partition(".")[0]
-    return int(number) if number.isdigit() else 0
+    return number.isdigit() and int(number) >= 4
+
+
+def _negative(limit: Any) -> TypeGuard[int]:
+    return isinstance(limit, int) and limit < 0

@@ -1,0 +1,195 @@
+# ruff: noqa: SLF001 - it stands in for the real world of an app, and listens at its handlers
+"""Simulating an app of the user's own: its handlers, on its messages, through all faults."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from msgspec import structs
+
+from leveret.app import Leveret
+from leveret.core import headers as h
+from leveret.core.errors import HardFailure, SoftFailure
+from leveret.core.message import Message, result_id
+from leveret.core.topology import QueueType
+from leveret.pipeline.context import Context
+from leveret.pipeline.worker import WorkerSpec
+from leveret.proof.record import Began, Ended, Outcome
+from leveret.proof.shop import digest_of
+from leveret.simulate.batch import told
+from leveret.simulate.faults import names_of
+from leveret.simulate.process import Process
+from leveret.simulate.run import plan_of, simulate
+from leveret.simulate.scene import Ask, Scene, moment
+from leveret.simulate.shrink import shrink
+from leveret.transports.memory_routing import topic_matches
+
+#: What a message to be published is: a Message, or its type and its payload.
+Publish = Message | tuple[str, Any]
+
+
+def simulate_app(
+    make_app: Callable[[], Leveret],
+    messages: Iterable[Publish],
+    *,
+    runs: int = 20,
+    seed: int = 0,
+    faults: str | Sequence[str] = "all",
+) -> None:
+    """Put an app through faults, once for each seed: it must lose nothing, and repeat no more than it may.
+
+    Several processes run the app, each made anew at each start, on virtual time: they are killed anywhere, cut off,
+    stopped; broker and store go away and come back. Handlers run as they are. One that sleeps does so with
+    `asyncio.sleep`, which takes no time here; one that talks to a real server has no place in it. A plain `def` runs
+    on the loop. What handlers leave behind outside (a list, a dict) outlives the processes, as a database would: look
+    at it afterwards, and find out whether they are idempotent.
+
+    Args:
+        make_app: makes the app with its workers, not open. Broker and store that it names are not used.
+        messages: to be published in each run, `Message` or `(type, payload)`.
+        runs: so many seeds, one after the other.
+        seed: the first of them.
+        faults: the names of those that may strike, `"all"` or `"none"`; a wrong one is told with all that there are.
+
+    Raises:
+        AssertionError: a message was lost, or something else that leveret does not promise to bear happened; with the
+            seed, and with the shortest run that goes wrong in the same way, told as a story.
+        ValueError: there is nothing to publish, or no such fault.
+
+    Example:
+        >>> charged = {}
+        >>> def make_app():
+        ...     app = Leveret("shop")
+        ...
+        ...     @app.worker("order.placed")
+        ...     async def charge(order: dict, ctx: Context) -> None:
+        ...         charged.setdefault(ctx.message_id, order["cents"])
+        ...
+        ...     return app
+        >>> simulate_app(make_app, [("order.placed", {"cents": n}) for n in range(20)], runs=2)
+        >>> len(charged)
+        20
+    """
+    published = list(messages)
+    if not published:
+        raise ValueError("simulate_app(messages=[]): there is nothing to publish, so nothing could be lost")
+    scene = scene_of(make_app)
+    may_strike = names_of(faults)
+    for number in range(seed, seed + runs):
+        plan = plan_of(number, _asks(published), faults=may_strike)
+        result = simulate(plan, scene)
+        if not result.passed:
+            story = "\n".join(told(shrink(result, live=lambda plan: simulate(plan, scene))))
+            raise AssertionError(f"seed {number}: {result.verdict.line()}\n{story}")
+
+
+def _asks(published: Sequence[Publish]) -> list[Ask]:
+    asks = []
+    for position, each in enumerate(published):
+        message = each if isinstance(each, Message) else Message(*each)
+        known_as = message.id or f"message-{position}"
+        asks.append(
+            Ask(
+                subject=known_as,
+                message=structs.replace(message, id=known_as),
+                at=moment(position, len(published)),
+            )
+        )
+    return asks
+
+
+def scene_of(make_app: Callable[[], Leveret]) -> Scene:
+    """An app of somebody else's, whose messages are known by their ids."""
+    example = make_app()
+    workers: dict[str, WorkerSpec] = dict(example._workers)
+    namespace = example.namespace or "test"
+    attempts = {plan.spec.name: plan.policy.max_attempts for plan in example._planned().workers}
+
+    def app(process: Process, works: bool, _queue_type: QueueType | None) -> Leveret:
+        if not works:
+            return Leveret(namespace, broker="memory://")
+        made = make_app()
+        for name, spec in made._workers.items():
+            made._workers[name] = _noted(spec, process)
+        return made
+
+    return Scene(
+        namespace=namespace,
+        channel=None,
+        takers=lambda type: tuple(
+            name for name, spec in workers.items() if any(topic_matches(key, type) for key in spec.types)
+        ),
+        max_attempts=attempts,
+        subject=lambda _, properties: properties.message_id,
+        app=app,
+    )
+
+
+def _noted(spec: WorkerSpec, process: Process) -> WorkerSpec:
+    """The worker, whose handler writes down that it began, and how it ended."""
+    handler, record, runs = spec.handler, process.record, itertools.count(1)
+
+    def began(ctx: Context) -> str:
+        run = f"{record.by}#{spec.name}{next(runs)}"
+        headers = ctx.properties.headers
+        record.write(
+            Began(
+                at=record.now(), by=record.by, run=run, worker=spec.name, subject=ctx.message_id or "",
+                message_id=ctx.message_id, attempt=ctx.attempt, step=headers.get(h.FAILURE, 0),
+                retry_id=ctx.retry_id, digest=digest_of(ctx.body, ctx.properties), replayed=headers.get(h.REPLAYS, 0),
+            )
+        )  # fmt: skip
+        return run
+
+    def ended(ctx: Context, run: str, outcome: Outcome, value: object = None, **more: Any) -> None:
+        results = [value] if isinstance(value, Message) else value if isinstance(value, list | tuple) else []
+        ids = (
+            (each.type, each.id or result_id(ctx.message_id, spec.name, position) or "")
+            for position, each in enumerate(results)
+            if isinstance(each, Message)
+        )
+        record.write(
+            Ended(at=record.now(), by=record.by, run=run, outcome=outcome, results=tuple(ids), **more)
+        )
+
+    def failed(ctx: Context, run: str, error: BaseException) -> None:
+        counted, again_in = True, None
+        if isinstance(error, SoftFailure):
+            counted, after = error.counted, error.retry_after
+            again_in = float(after) if isinstance(after, int | float) else None
+            final = False
+        else:
+            final = isinstance(error, HardFailure) or spec.unexpected == "dead"
+        # Each worker has its own number of tries, so it is told here which failure is the last.
+        if final or (counted and ctx.attempt >= ctx.max_attempts):
+            ended(ctx, run, "hard")
+        else:
+            ended(ctx, run, "soft", again_in=again_in, counted=counted)
+
+    async def noted(ctx: Context, *arguments: Any) -> Any:
+        run = began(ctx)
+        ends = process.clock.monotonic() + (math.inf if spec.timeout is None else spec.timeout)
+        try:
+            value = handler(*arguments)
+            if inspect.isasyncgen(value):
+                value = [item async for item in value]
+            elif inspect.isawaitable(value):
+                value = await value
+        except asyncio.CancelledError as error:
+            # Before its time is up it has not failed: its process stops, and could wait for it no longer.
+            if process.clock.monotonic() >= ends:
+                failed(ctx, run, error)
+            raise
+        except BaseException as error:
+            failed(ctx, run, error)
+            raise
+        ended(ctx, run, "done", value)
+        return value
+
+    return replace(spec, handler=noted, takes=("context", *spec.takes), is_async=True)

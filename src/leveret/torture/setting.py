@@ -1,0 +1,312 @@
+"""Setting: what a run is made of, from the command line to the folder of its report."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import platform
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from leveret.core.errors import BrokerUnreachable, ConfigError, StoreUnavailable
+from leveret.core.topology import QueueType
+from leveret.core.urls import parse_broker, parse_store
+from leveret.proof import record, shop
+from leveret.proof.ledger import Verdict, judge
+from leveret.proof.record import AnyEvent
+from leveret.proof.report import Head, write_report
+from leveret.torture import network
+from leveret.torture.addresses import Brokers, StoreServer
+from leveret.torture.cluster import Cluster
+from leveret.torture.flatness import growths
+from leveret.torture.network import Network
+from leveret.torture.node import Node, find_rabbitmq
+from leveret.torture.plan import Planned, available, plan
+from leveret.torture.postgres import Postgres, find_postgres
+from leveret.torture.run import TAKERS, Run
+from leveret.torture.scene import MEMBERS, Load, Scene
+
+#: Seconds that a lease lasts: short, so that a paused holder loses it within a fault.
+LEASE: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a run is made of.
+
+    Attributes:
+        minutes: that there is load.
+        seed: of plan and orders.
+        every: seconds from one fault to the next, at least and at most.
+        rate: messages published a second.
+        soft, hard: shares of the messages that fail so at first.
+        faults: names of kinds; `all`, or `none`.
+        cluster: three brokers of its own instead of one.
+        postgres: a PostgreSQL server of its own as the store.
+        broker, store: URLs of what is there already; None: of its own.
+        namespace: of the shop.
+        beside: folder of an earlier release, whose workers run beside those of today; see scripts/release.
+        soak: whether what processes use must stay flat.
+        folder: for record and report; None: a new one.
+    """
+
+    minutes: float
+    seed: int
+    every: tuple[float, float] = (10.0, 10.0)
+    rate: float = 300.0
+    soft: float = 0.05
+    hard: float = 0.005
+    faults: tuple[str, ...] = ("all",)
+    cluster: bool = False
+    postgres: bool = False
+    broker: str | None = None
+    store: str | None = None
+    namespace: str = "torture"
+    beside: Path | None = None
+    soak: bool = False
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.broker is not None and self.cluster:
+            raise ConfigError(
+                "--broker and --cluster: the one names a broker, the other starts three. Say one of them"
+            )
+        if self.store is not None and self.postgres:
+            raise ConfigError(
+                "--store and --postgres: the one names a store, the other starts one. Say one of them"
+            )
+        if self.broker is not None and parse_broker(self.broker, "--broker").scheme != "amqp":
+            raise ConfigError(
+                f"--broker {parse_broker(self.broker, '--broker')}: expected amqp://…, for a proxy stands before it"
+            )
+        if self.store is not None and parse_store(self.store, "--store").kind not in {"sqlite", "postgresql"}:
+            store = parse_store(self.store, "--store")
+            raise ConfigError(
+                f"--store {store}: expected sqlite:///… or postgresql://…, which the torture can strike"
+            )
+
+        if self.interpreter is not None and not self.interpreter.exists():
+            raise ConfigError(
+                f"--beside {self.beside}: there is no {self.interpreter}. From a clone with its history: "
+                f"scripts/release 0.2.0 {self.beside}"
+            )
+
+    @property
+    def interpreter(self) -> Path | None:
+        """Of the earlier release."""
+        return None if self.beside is None else self.beside / ".venv" / "bin" / "python"
+
+    @property
+    def command(self) -> str:
+        """What to type for the same run; addresses are left out."""
+        words = [f"leveret torture --minutes {self.minutes:g} --seed {self.seed}"]
+        if self.every != (10.0, 10.0):
+            words.append(f"--every {'-'.join(f'{each:g}' for each in dict.fromkeys(self.every))}")
+        for name, usual in (("rate", 300.0), ("soft", 0.05), ("hard", 0.005)):
+            if getattr(self, name) != usual:
+                words.append(f"--{name} {getattr(self, name):g}")
+        if self.faults != ("all",):
+            words.append(f'--faults "{",".join(self.faults)}"')
+        words += [f"--{name}" for name in ("cluster", "postgres", "soak") if getattr(self, name)]
+        words += [f"--{name} …" for name in ("broker", "store", "beside") if getattr(self, name) is not None]
+        return " ".join(words)
+
+    @property
+    def has(self) -> set[str]:
+        """What faults may need, and this has."""
+        has = set()
+        if self.broker is None:
+            has |= {"node", "cluster" if self.cluster else "classic"}
+        if self.cluster and network.unavailable() is None:
+            has.add("namespaces")
+        if self.postgres:
+            has |= {"server", "postgres"}
+        elif self.store is None or parse_store(self.store, "--store").kind == "sqlite":
+            has.add("sqlite")
+        else:
+            has.add("server")
+        return has
+
+    def plan(self) -> list[Planned]:
+        """The faults of the run.
+
+        Raises:
+            ConfigError: a fault that there is not, or not here.
+        """
+        if self.faults == ("none",):
+            return []
+        kinds = available(self.has, () if self.faults == ("all",) else self.faults)
+        return plan(
+            self.seed,
+            seconds=self.minutes * 60,
+            every=self.every,
+            kinds=kinds,
+            processes=[name for name, _ in MEMBERS],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        verdict: by the record.
+        troubles: what else went wrong, in sentences.
+        struck: faults of the plan that were struck.
+        folder: where record and report are.
+        versions: of all that took part.
+        date: when it ended.
+    """
+
+    verdict: Verdict
+    troubles: tuple[str, ...]
+    struck: int
+    folder: Path
+    versions: dict[str, str] = field(default_factory=dict)
+    date: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the promise was kept, and nothing else went wrong."""
+        return self.verdict.passed and not self.troubles
+
+
+async def perform(setting: Setting, *, say: Callable[[str], object], asked_to_stop: asyncio.Event) -> Outcome:
+    """Start what it needs, run it, judge it, write its report, and end all that was started.
+
+    Args:
+        setting: of the run.
+        say: told of the plan and of what is going on, line by line.
+        asked_to_stop: set: the load ends early, and what there is then is judged.
+
+    Raises:
+        ConfigError: a fault that this setting does not have.
+        LeveretError: broker or store cannot be used.
+    """
+    planned = setting.plan()
+    folder = _folder(setting)
+    say(f"{setting.command}   in {folder}")
+    for fault in planned:
+        say(str(fault))
+    async with _scene(setting, folder) as scene:
+        await scene.open()
+        run = Run(scene, planned, setting.minutes * 60, say, counts_broker=setting.soak)
+        struck = await run.run(asked_to_stop)
+        versions = {
+            "leveret": version("leveret"),
+            "RabbitMQ": scene.transport.server_version,
+            "Python": platform.python_version(),
+        }
+    path = folder / "record.jsonl"
+
+    def events() -> Iterator[AnyEvent]:
+        return record.read(path)
+
+    say("judging")
+    verdict = judge(events(), takers=TAKERS, max_attempts=shop.MAX_ATTEMPTS)
+    troubles = list(scene.troubles)
+    if setting.soak:
+        troubles += [f"not flat: {growth}" for growth in growths(events()) if not growth.is_flat]
+    head = Head(
+        command=setting.command, seed=setting.seed, versions=versions, plan=[str(fault) for fault in planned]
+    )
+    write_report(folder / "report.html", head, verdict, events, takers=TAKERS, max_attempts=shop.MAX_ATTEMPTS)
+    return Outcome(
+        verdict=verdict,
+        troubles=tuple(troubles),
+        struck=struck,
+        folder=folder,
+        versions=versions,
+        date=time.strftime("%Y-%m-%d"),
+    )
+
+
+def _folder(setting: Setting) -> Path:
+    if setting.folder is None:
+        return Path(tempfile.mkdtemp(prefix="leveret-torture-"))
+    setting.folder.mkdir(parents=True, exist_ok=True)
+    if (setting.folder / "record.jsonl").exists():
+        raise ConfigError(f"--report {setting.folder}: a record of another run is there. Name a new folder")
+    return setting.folder.resolve()
+
+
+@contextlib.asynccontextmanager
+async def _scene(setting: Setting, folder: Path) -> AsyncIterator[Scene]:
+    """A scene on servers that run; all of it is ended afterwards."""
+    queue_type: QueueType = "quorum" if setting.cluster else "classic"
+    async with contextlib.AsyncExitStack() as stack:
+        scene = Scene(
+            folder,
+            brokers=await stack.enter_async_context(_brokers(setting, folder)),
+            store=await stack.enter_async_context(_store(setting, folder)),
+            load=Load(rate=setting.rate, soft=setting.soft, hard=setting.hard),
+            namespace=setting.namespace,
+            seed=setting.seed,
+            queue_type=queue_type,
+            lease=LEASE,
+            beside=setting.interpreter,
+        )
+        stack.push_async_callback(scene.close)
+        yield scene
+
+
+@contextlib.asynccontextmanager
+async def _brokers(setting: Setting, folder: Path) -> AsyncIterator[Brokers]:
+    if setting.broker is not None:
+        yield Brokers(url=setting.broker)
+        return
+    find_rabbitmq()
+    async with contextlib.AsyncExitStack() as stack:
+        if setting.cluster:
+            hosts = stack.enter_context(Network(3)) if network.unavailable() is None else None
+            cluster = Cluster(_made(folder / "cluster"), network=hosts)
+            await stack.enter_async_context(_running(cluster))
+            yield Brokers(url=cluster.url, nodes=cluster.nodes, cluster=cluster)
+        else:
+            node = Node(_made(folder / "node"))
+            await stack.enter_async_context(_running(node))
+            yield Brokers(url=node.url, nodes=(node,))
+
+
+@contextlib.asynccontextmanager
+async def _store(setting: Setting, folder: Path) -> AsyncIterator[StoreServer | Path]:
+    if setting.postgres:
+        find_postgres()
+        # Where we are root, the server is not, and must be let into its folder.
+        with tempfile.TemporaryDirectory(prefix="leveret-torture-postgres-") as place:
+            server = Postgres(Path(place))
+            async with _running(server):
+                yield StoreServer(url=server.url, server=server)
+    elif setting.store is None:
+        yield folder / "leveret.db"
+    else:
+        store = parse_store(setting.store, "--store")
+        yield Path.cwd() / store.path if store.kind == "sqlite" else StoreServer(url=setting.store)
+
+
+@contextlib.asynccontextmanager
+async def _running(server: Node | Cluster | Postgres) -> AsyncIterator[None]:
+    """It runs within the block.
+
+    Raises:
+        BrokerUnreachable, StoreUnavailable: it does not come up; with its last words.
+    """
+    try:
+        try:
+            await asyncio.to_thread(server.start)
+        except RuntimeError as error:
+            kind = StoreUnavailable if isinstance(server, Postgres) else BrokerUnreachable
+            raise kind(str(error)) from error
+        yield
+    finally:
+        await asyncio.to_thread(server.end)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder

@@ -1,0 +1,122 @@
+"""An app of a user's own in the simulator: its handlers, its messages, and what they left behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from leveret import Context, HardFailure, Leveret, Message, RetryPolicy, SoftFailure
+from leveret.simulate import simulate_app
+
+ORDERS = [("order.placed", {"n": n}) for n in range(60)]
+
+
+class Shop:
+    """A shop whose handlers fail now and then, and what they wrote into the world outside."""
+
+    def __init__(self, *, idempotent: bool = True) -> None:
+        self.charged: Counter[str] = Counter()
+        self._idempotent = idempotent
+
+    def make_app(self) -> Leveret:
+        app = Leveret("mine", retry=RetryPolicy(first_delay=0.3, max_attempts=4))
+
+        @app.worker("order.*")
+        async def charge(order: dict, ctx: Context) -> list[Message]:
+            if order["n"] % 10 == 0 and ctx.attempt < 3:
+                raise SoftFailure("the card service answered 503")
+            if order["n"] % 21 == 1:
+                raise HardFailure("cannot charge 0 cents")
+            if not self._idempotent or not self.charged[ctx.message_id or ""]:
+                self.charged[ctx.message_id or ""] += 1
+            return [Message("receipt.made", order), Message("stock.taken", order)]
+
+        @app.worker("receipt.made", retry=RetryPolicy(max_attempts=1))
+        def post(order: dict) -> None:
+            if order["n"] % 14 == 0:
+                raise ValueError("no address")
+
+        @app.worker("stock.#", unexpected="dead")
+        async def count(order: dict) -> None:
+            if order["n"] % 14 == 2:
+                raise KeyError("shelf")
+
+        return app
+
+
+def test_an_app_that_keeps_to_the_rules_passes_whatever_strikes():
+    shop = Shop()
+    simulate_app(shop.make_app, ORDERS, runs=8)
+    assert set(shop.charged.values()) == {1}
+    assert len(shop.charged) == sum(n % 21 != 1 for n in range(60))
+
+
+def test_faults_make_copies_so_a_handler_that_is_not_idempotent_is_caught_by_its_own_test():
+    shop = Shop(idempotent=False)
+    simulate_app(shop.make_app, ORDERS, runs=4, faults=["killed", "cut"])
+    # Four runs charge each four times; what is more than that came of copies.
+    assert max(shop.charged.values()) > 4
+
+
+def test_without_faults_nothing_comes_twice():
+    shop = Shop(idempotent=False)
+    simulate_app(shop.make_app, ORDERS, runs=2, faults="none")
+    assert set(shop.charged.values()) == {2}
+
+
+def test_a_fault_that_does_not_exist_is_told_with_all_that_do():
+    with pytest.raises(ValueError, match="there is no fault 'earthquake'"):
+        simulate_app(Shop().make_app, ORDERS, faults="earthquake")
+
+
+def test_nothing_to_publish_is_no_proof():
+    with pytest.raises(ValueError, match="there is nothing to publish"):
+        simulate_app(Shop().make_app, [])
+
+
+def test_what_goes_wrong_is_told_with_its_seed_and_as_a_story(monkeypatch: pytest.MonkeyPatch):
+    from tests.simulate.test_mutants import ack_before_it_is_stored
+
+    ack_before_it_is_stored(monkeypatch)
+    with pytest.raises(AssertionError) as told:
+        simulate_app(Shop().make_app, ORDERS, runs=60)
+    story = str(told.value)
+    assert "seed " in story
+    assert "lost 0" not in story
+    assert "are enough:" in story
+    assert "worker-1 1" in story
+
+
+PLUGIN_TEST = """
+from leveret import Leveret
+
+runs = []
+
+def make_app():
+    runs.append(1)
+    app = Leveret("mine")
+
+    @app.worker("order.placed")
+    async def charge(order: dict) -> None:
+        pass
+
+    return app
+
+def test_it(simulate_app):
+    simulate_app(make_app, [("order.placed", {"n": 1})], runs=50, faults="none")
+    print("made", len(runs), "apps")
+"""
+
+
+def test_the_plug_in_gives_tests_a_fixture_and_the_command_line_says_how_many_seeds(
+    pytester: pytest.Pytester,
+):
+    pytester.makepyfile(PLUGIN_TEST)
+    ended = pytester.runpytest_subprocess(
+        "-s", "-p", "no:cacheprovider", "--simulate-runs=1", "--simulate-seed=7"
+    )
+    ended.assert_outcomes(passed=1)
+    [made] = [line for line in ended.outlines if "made" in line]
+    # One seed: each of its processes that work makes one, and one is looked at.
+    assert int(made.split("made")[1].split()[0]) < 10

@@ -1,0 +1,136 @@
+"""A simulator that finds nothing proves nothing: each of these breaks a promise of the core, and is found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from leveret.core.message import Outgoing
+from leveret.core.retry_entry import RetryEntry
+from leveret.pipeline import delivery as road
+from leveret.pipeline.batches import BatchConsumer
+from leveret.pipeline.publishing import Publisher
+from leveret.retry import republish
+from leveret.retry.republish import TransportRepublisher
+from leveret.simulate.run import Result, plan_of, simulate
+from leveret.simulate.scene import shop_asks
+from leveret.simulate.shrink import shrink
+from leveret.stores.memory import MemoryStore
+
+#: Seeds in which a mutant must be found, and messages of each.
+SEEDS = 60
+MESSAGES = 120
+
+Break = Callable[[pytest.MonkeyPatch], None]
+
+
+def ack_before_the_hand_over_is_confirmed(patch: pytest.MonkeyPatch) -> None:
+    whole = Publisher.hand_over
+
+    async def hastily(self: Publisher, *arguments: Any, **options: Any) -> bool:
+        self.hasty = asyncio.create_task(whole(self, *arguments, **options))  # type: ignore[attr-defined]
+        return True
+
+    patch.setattr(Publisher, "hand_over", hastily)
+
+
+def ack_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
+    whole = BatchConsumer._put
+
+    async def hastily(self: Any, taken: Any) -> None:
+        for one in taken:
+            one.delivery.ack()
+        await whole(self, taken)
+
+    patch.setattr(BatchConsumer, "_put", hastily)
+
+
+def remove_before_the_republish_is_confirmed(patch: pytest.MonkeyPatch) -> None:
+    async def sent(self: Any, entries: list[RetryEntry], *_: Any) -> list[None]:
+        for entry in entries:
+            self._parts.transport.send(republish.outgoing(entry))
+        return [None] * len(entries)
+
+    patch.setattr(TransportRepublisher, "_sent", sent)
+
+
+def publish_without_looking_at_the_lease(patch: pytest.MonkeyPatch) -> None:
+    whole = TransportRepublisher._sent
+
+    async def blindly(self: Any, entries: Any, answers: Any, _holds: Any, unseen: Any) -> Any:
+        return await whole(self, entries, answers, lambda: True, unseen)
+
+    patch.setattr(TransportRepublisher, "_sent", blindly)
+
+
+def forget_how_often_a_message_was_started(patch: pytest.MonkeyPatch) -> None:
+    whole = road.envelope.restarted
+
+    def forgetfully(body: bytes, properties: Any, *, starts: int, **options: Any) -> Any:
+        return whole(body, properties, starts=min(starts, 1), **options)
+
+    patch.setattr(road.envelope, "restarted", forgetfully)
+
+
+def publish_a_little_early(patch: pytest.MonkeyPatch) -> None:
+    whole = MemoryStore.put
+
+    async def early(self: MemoryStore, entries: Any) -> Any:
+        return await whole(
+            self, [replace(entry, wait=max(0.0, (entry.wait or 0.0) - 0.1)) for entry in entries]
+        )
+
+    patch.setattr(MemoryStore, "put", early)
+
+
+def give_a_retry_to_everybody(patch: pytest.MonkeyPatch) -> None:
+    whole = republish.outgoing
+
+    def to_all(entry: RetryEntry) -> Outgoing:
+        message = whole(entry)
+        return (
+            message if message.exchange else message._replace(exchange="shop.events", routing_key=entry.type)
+        )
+
+    patch.setattr(republish, "outgoing", to_all)
+
+
+MUTANTS: tuple[tuple[Break, set[str]], ...] = (
+    (ack_before_the_hand_over_is_confirmed, {"accounted for", "conservation"}),
+    (ack_before_it_is_stored, {"accounted for", "conservation"}),
+    (remove_before_the_republish_is_confirmed, {"accounted for", "conservation"}),
+    (publish_without_looking_at_the_lease, {"old term"}),
+    (forget_how_often_a_message_was_started, {"copies", "backlog"}),
+    (publish_a_little_early, {"never early"}),
+    (give_a_retry_to_everybody, {"only the failing worker", "attempts", "copies"}),
+)
+
+
+def _found() -> Result | None:
+    for seed in range(SEEDS):
+        result = simulate(plan_of(seed, shop_asks(seed, MESSAGES)))
+        if not result.passed:
+            return result
+    return None
+
+
+@pytest.mark.parametrize(("broken", "rules"), MUTANTS, ids=[broken.__name__ for broken, _ in MUTANTS])
+def test_it_finds_a_core_that_would(broken: Break, rules: set[str], monkeypatch: pytest.MonkeyPatch):
+    broken(monkeypatch)
+    found = _found()
+    assert found is not None, f"{SEEDS} seeds did not find it"
+    assert found.wrong & rules, found.verdict.faults
+
+
+def test_what_is_found_shrinks_to_a_few_messages_and_faults(monkeypatch: pytest.MonkeyPatch):
+    ack_before_the_hand_over_is_confirmed(monkeypatch)
+    found = _found()
+    assert found is not None
+    small = shrink(found)
+    assert small.wrong & found.wrong
+    assert len(small.plan.asks) <= 3
+    assert len(small.plan.faults) <= 2

@@ -25,6 +25,7 @@ from leveret.proof.record import (
     Healed,
     LeaseTaken,
     Replayed,
+    Sampled,
     Sent,
     Served,
     Settled,
@@ -224,6 +225,9 @@ class Histories:
         process = Process("")
         for event in events:
             if event.by != process.name:
+                if isinstance(event, Sampled):
+                    # What a server uses is noted under its name, and it has no message in hand.
+                    continue
                 process = self._process(event.by)
             at = event.at
             process.last = max(at, process.last)

@@ -13,6 +13,7 @@ from leveret.proof.record import (
     Found,
     Healed,
     Replayed,
+    Sampled,
     Sent,
     Settled,
     Struck,
@@ -94,6 +95,15 @@ def test_the_kill_of_the_process_that_has_it_in_hand_excuses_one():
 def test_and_one_only():
     events = [*published(), *run(1, settled=False), *struck(1.85, "first"), *run(3, "second", flagged=True)]
     assert rules([*events, *run(5, "third")]) == ["copies"]
+
+
+def test_a_blow_to_a_broker_whose_own_figures_are_noted_struck_everybody_all_the_same():
+    sample: Events = [Sampled(at=0.9, by="broker", figures={"channels": 8.0})]
+    verdict = judged(
+        [*published(), *sample, *run(1), *struck(1.5, "broker"), *run(3, "second", flagged=True)]
+    )
+    assert verdict.faults == ()
+    assert verdict.duplicated == 1
 
 
 def test_the_kill_of_another_process_excuses_none():

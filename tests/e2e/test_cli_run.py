@@ -183,7 +183,7 @@ def test_a_good_broker_url_shows_no_password_either(shell):
     running, *others = [
         shell.start(*command, *url)
         for command in (
-            ["run", "shop:app"],
+            ["run", "shop:app", "--store", "sqlite:///of-its-own.db"],
             ["doctor", "shop:app"],
             ["status"],
             ["publish", "x", "--namespace", "shop"],

@@ -68,13 +68,15 @@ class Cluster:
         ConfigError: no RabbitMQ is installed.
 
     Example:
-        >>> with Network(hosts=3) as network:
-        ...     cluster = Cluster(folder, network=network)
-        ...     cluster.start()
-        ...     apart = cluster.cut("leader apart")
-        ...     cluster.heal()
-        ...     cluster.until_whole()
-        ...     cluster.end()
+        ```
+        with Network(hosts=3) as network:
+            cluster = Cluster(folder, network=network)
+            cluster.start()
+            apart = cluster.cut("leader apart")
+            cluster.heal()
+            cluster.until_whole()
+            cluster.end()
+        ```
     """
 
     def __init__(self, folder: Path, *, root: Path = Path("/"), network: Network | None = None) -> None:

@@ -58,10 +58,12 @@ class Network:
         RuntimeError: on opening, where the system refuses; with what it says.
 
     Example:
-        >>> with Network(hosts=2) as network:
-        ...     subprocess.Popen([*network.enter(0), "some-server"])
-        ...     network.lose(sender=0, receiver=1)  # 0 hears 1, 1 does not hear 0
-        ...     network.heal()
+        ```
+        with Network(hosts=2) as network:
+            subprocess.Popen([*network.enter(0), "some-server"])
+            network.lose(sender=0, receiver=1)  # 0 hears 1, 1 does not hear 0
+            network.heal()
+        ```
     """
 
     def __init__(self, hosts: int) -> None:

@@ -102,13 +102,14 @@ class Node:
         ConfigError: no RabbitMQ is installed.
 
     Example:
-        >>> node = Node(folder)
-        >>> node.start()
-        >>> node.url
-        'amqp://guest:guest@127.0.0.1:38105'
-        >>> node.kill()
-        >>> node.start()
-        >>> node.end()
+        ```
+        node = Node(folder)
+        node.start()
+        node.url
+        node.kill()
+        node.start()
+        node.end()
+        ```
     """
 
     def __init__(

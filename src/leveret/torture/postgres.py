@@ -56,12 +56,13 @@ class Postgres:
         ConfigError: no PostgreSQL is installed.
 
     Example:
-        >>> server = Postgres(folder)
-        >>> server.start()
-        >>> server.url
-        'postgresql://leveret:s3cret-of-p0stgres@127.0.0.1:40123/postgres'
-        >>> server.restart()
-        >>> server.end()
+        ```
+        server = Postgres(folder)
+        server.start()
+        server.url
+        server.restart()
+        server.end()
+        ```
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:

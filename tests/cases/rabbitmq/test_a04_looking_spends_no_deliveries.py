@@ -67,4 +67,5 @@ async def test_a04_after_25_looks_at_a_quorum_dead_letter_queue_none_of_its_deli
         for _ in range(5):
             method, properties, _ = shop.channel.basic_get(shop.name("events.dlq"), auto_ack=True)
             assert not method.redelivered
-            assert not [name for name in properties.headers if name.endswith("-count")]
+            # Some versions write that it came back no times.
+            assert not any(count for name, count in properties.headers.items() if name.endswith("-count"))

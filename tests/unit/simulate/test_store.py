@@ -19,6 +19,7 @@ from leveret.testing.store_contract.rows import an_entry
 READS = {
     "upcoming", "next_due", "take", "entries", "count_entries", "entry", "letters", "count_letters", "groups", "letter",
     "asked", "act", "leases", "grant", "state", "namespaces", "check", "open", "close",
+    "document_collections",
 }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Literal, NamedTuple
 
 RetryKind = Literal["soft-failure", "delayed"]
@@ -60,6 +61,17 @@ class RetryEntry:
     properties: bytes = b""
 
 
+class Lane(IntEnum):
+    """How a row came to be due. Where its queue has no room for all, none waits behind those of a later lane (R2)."""
+
+    #: It was written while we looked on.
+    WRITTEN = 0
+    #: It was read from the store before its time.
+    LOADED = 1
+    #: It was due before we looked.
+    OVERDUE = 2
+
+
 class Due(NamedTuple):
     """A row that is due, or will be soon: enough to schedule it, without its body."""
 
@@ -71,6 +83,7 @@ class Due(NamedTuple):
     queue: str
     #: Bytes of its body, so that a batch can be bounded by them.
     size: int = 0
+    lane: Lane = Lane.LOADED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from leveret.core.errors import (
     Unroutable,
 )
 from leveret.core.json_form import may_go_through_exchange
-from leveret.core.retry_entry import Due, RetryEntry
+from leveret.core.retry_entry import Due, Lane, RetryEntry
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import held_backoff
 from leveret.ports import Grant, Timer
@@ -34,9 +34,9 @@ UNDER_WAY = 4
 #: Rows of one queue without an answer at most. A queue that withholds its confirms (a quorum queue in a minority) must
 #: not fill the confirm window that all others share.
 MOST_OF_ONE_QUEUE = 2 * BATCH
-#: Of these, what is overdue may take so many: the rest is for fresh ones, which are not to wait behind a backlog.
-OVERDUE_OF_ONE_QUEUE = MOST_OF_ONE_QUEUE - BATCH // 2
-#: Rows that wait in memory for room in their queue, before the overdue lane stops reading more of them.
+#: Of these, so many are kept from each lane for those before it, which are not to wait behind a backlog.
+KEPT_FOR_EARLIER = BATCH // 4
+#: Rows of a lane that wait in memory for room in their queue, before no more of it are taken.
 MOST_DEFERRED = 10_000
 #: Seconds until a row is looked at again that went out and has no answer yet, or whose queue withholds its answers.
 UNANSWERED_AGAIN = 1.0
@@ -58,6 +58,13 @@ _LOOKING, _CHANGING = "retries looked for", "retries changed"
 ASKERS = (_LOOKING, _CHANGING)
 #: Latenesses that are remembered for the percentiles, and failing rows whose tries are counted.
 REMEMBERED = 10_000
+
+
+class _Line(NamedTuple):
+    """Rows of one queue that go in the order of their time."""
+
+    lane: Lane
+    queue: str
 
 
 class Lateness(NamedTuple):
@@ -100,12 +107,11 @@ class Dispatch:
         self._room = asyncio.Semaphore(UNDER_WAY)
         self._batches: set[asyncio.Task[None]] = set()
         self._late: deque[float] = deque(maxlen=REMEMBERED)
-        #: Rows under way, and rows that went out and have no answer yet, by queue.
-        self._of_queue: Counter[str] = Counter()
+        #: Rows under way by line, and rows that went out and have no answer yet by queue.
+        self._going: Counter[_Line] = Counter()
         self._silent: Counter[str] = Counter()
-        #: Rows that are due, and wait for room in their queue: by queue, then by key, the first one first, each with
-        #: the monotonic time at which it was due.
-        self._deferred: dict[str, dict[str, tuple[float, Due]]] = {}
+        #: Rows that are due, and wait for room in their queue: by line, then by key, the first one first.
+        self._deferred: dict[_Line, dict[str, Due]] = {}
         #: Queues that are gone: how often they were looked for.
         self._gone: dict[str, int] = {}
         self._looking: dict[str, Timer] = {}
@@ -147,9 +153,11 @@ class Dispatch:
     @property
     def quiet(self) -> bool:
         """Whether nothing is due and nothing is under way."""
-        next_in = self.schedule.next_in(self._clock.monotonic())
+        now = self._clock.monotonic()
+        next_in = self.schedule.next_in(now)
         return (
             self.overdue_done
+            and self.schedule.loaded_until >= now
             and not self.under_way
             and not self._deferred
             and (next_in is None or next_in > 0)
@@ -187,13 +195,13 @@ class Dispatch:
             now = self._clock.monotonic()
             if self.schedule.refill_in(now) <= 0:
                 await self._refill()
-                self.overdue_done = False
-                self._look_overdue.set()
                 now = self._clock.monotonic()
             # Where no batch can begin the lane does not wait for one: what falls due meanwhile has to be looked at.
-            let_go = [] if self._room.locked() else self._let_go(now)
+            let_go = [] if self._room.locked() else self._let_go()
             await self._begin(let_go)
-            due_now = self.schedule.pop_due(now, BATCH)
+            # Past the bound the rest stays in the schedule, which leaves to the store what it cannot keep.
+            full = self._waiting(Lane.WRITTEN) >= MOST_DEFERRED
+            due_now = [] if full else self.schedule.pop_due(now, BATCH)
             rows = [due for due in due_now if due.key not in self.under_way]
             for due in due_now:
                 if due.key in self.under_way:
@@ -203,22 +211,32 @@ class Dispatch:
                 await self._start(rows)
             if rows or let_go:
                 continue
-            next_in = self.schedule.next_in(now)
+            # Where it is full, the end of a batch wakes us.
+            next_in = None if full else self.schedule.next_in(now)
             refill_in = self.schedule.refill_in(now)
             await self._pause(max(0.0, refill_in if next_in is None else min(next_in, refill_in)))
 
+    def _waiting(self, lane: Lane) -> int:
+        return sum(len(rows) for line, rows in self._deferred.items() if line.lane is lane)
+
     async def _refill(self) -> None:
+        """Load what comes next. What waits here for its queue counts: a burst is read no faster than it goes out."""
         schedule = self.schedule
+        limit = schedule.room - self._waiting(Lane.LOADED)
+        if limit < schedule.capacity // 2:
+            schedule.refill_later(now=self._clock.monotonic())
+            return
         for wait in held_backoff():
             asked_at = self._clock.monotonic()
-            schedule.refilling()
+            after = schedule.refilling()
             try:
                 with self._asking(_LOOKING):
                     rows = await self._store.upcoming(
                         self._namespace,
                         within=schedule.horizon,
-                        since=schedule.overlooked(asked_at),
-                        limit=schedule.capacity,
+                        since=schedule.overlooked(asked_at) if after is None else None,
+                        after=after,
+                        limit=limit,
                     )
             except StoreUnavailable:
                 await self._clock.sleep(wait)
@@ -227,8 +245,12 @@ class Dispatch:
                 (due for due, _ in rows),
                 now=self._clock.monotonic(),
                 asked_at=asked_at,
-                all_of_them=len(rows) < schedule.capacity,
+                ended_at=rows[-1][1] if len(rows) == limit else None,
             )
+            if after is None:
+                # What others have stored too late lies before the part that was read.
+                self.overdue_done = False
+                self._look_overdue.set()
             return
 
     async def _overdue_lane(self) -> None:
@@ -239,19 +261,26 @@ class Dispatch:
             self._look_overdue.clear()
             after: tuple[float, str] | None = None
             while True:
-                while sum(map(len, self._deferred.values())) >= MOST_DEFERRED:
+                while self._waiting(Lane.OVERDUE) >= MOST_DEFERRED:
                     await self._clock.sleep(LANE_STEP)
+                asked_at = self._clock.monotonic()
                 try:
                     with self._asking(_LOOKING):
                         rows = await self._store.upcoming(self._namespace, within=0, limit=limit, after=after)
                 except StoreUnavailable:
                     await self._clock.sleep(1.0)
                     continue
+                # What comes after the part that is loaded is for the next refill, however late that is.
+                rows = [row for row in rows if self.schedule.covers(*row, asked_at=asked_at)]
                 if not rows:
                     break
                 after = rows[-1][1]
-                due = [row for row, _ in rows if not self._in_hand(row) and row.key not in self.schedule]
-                if after is not None and due:
+                due = [
+                    row._replace(lane=Lane.OVERDUE)
+                    for row, _ in rows
+                    if not self._in_hand(row) and row.key not in self.schedule
+                ]
+                if due:
                     await self._start(due)
                     if self._rate is not None:
                         await self._clock.sleep(len(due) / self._rate)
@@ -261,6 +290,7 @@ class Dispatch:
         """What standbys have stored for soon, or what they stored too late: nothing else tells us of it (R4)."""
         while True:
             await self._clock.sleep(OTHERS_EVERY)
+            asked_at = self._clock.monotonic()
             try:
                 with self._asking(_LOOKING):
                     rows = await self._store.upcoming(
@@ -273,8 +303,10 @@ class Dispatch:
             except StoreUnavailable:
                 await self._clock.sleep(1.0)
                 continue
-            for due, _ in rows:
-                if not self._in_hand(due) and not self.schedule.has(due):
+            for due, cursor in rows:
+                # What is due already, and comes after the part that is loaded, is for the next refill.
+                ours = due.due_in > 0 or self.schedule.covers(due, cursor, asked_at=asked_at)
+                if ours and not self._in_hand(due) and not self.schedule.has(due):
                     self.add(due)
             if next_due is not None and next_due < -OVERDUE_AFTER and self.overdue_done:
                 self.overdue_done = False
@@ -298,40 +330,46 @@ class Dispatch:
         await self._begin(self._without_unanswered(rows))
 
     async def _begin(self, going: Sequence[Due]) -> None:
-        self.under_way.update(due.key for due in going)
-        self._of_queue.update(due.queue for due in going)
-        for batch in _by_size(going):
+        for batch in _batches(going):
             await self._start_batch(batch)
 
     def _in_hand(self, due: Due) -> bool:
         """Whether this row is being republished, or waits for room in its queue."""
-        return due.key in self.under_way or due.key in self._deferred.get(due.queue, ())
+        return due.key in self.under_way or any(
+            due.key in self._deferred.get(_Line(lane, due.queue), ()) for lane in Lane
+        )
 
     def _without_unanswered(self, rows: Sequence[Due]) -> list[Due]:
         """Rows that may go out; those that did and have no answer yet wait for it, with the rest of a silent queue."""
         going: list[Due] = []
-        more: Counter[str] = Counter()
-        now = self._clock.monotonic()
         for due in rows:
+            line = _Line(due.lane, due.queue)
             answer = self._published.get((due.key, due.failure))
             waits = answer is not None and not answer.done()
-            overdue = due.due_in < -OVERDUE_AFTER
-            most = OVERDUE_OF_ONE_QUEUE if overdue else MOST_OF_ONE_QUEUE
-            full = self._of_queue[due.queue] + self._silent[due.queue] + more[due.queue] >= most
-            # Oldest first: nothing passes what waits for room already, save a fresh one what is overdue.
-            waiting = self._deferred.get(due.queue)
-            if waiting:
-                first_due_at, _ = next(iter(waiting.values()))
-                full = full or overdue or now - first_due_at <= OVERDUE_AFTER
+            # Oldest first: nothing passes what waits for room in the same line.
+            full = line in self._deferred or self._room_of(line) <= 0
             if waits or (full and self._silent[due.queue]):
                 self.add(due._replace(due_in=UNANSWERED_AGAIN))
             elif full:
                 # A batch of that queue is under way; its end wakes the lane, which lets them go.
-                self._deferred.setdefault(due.queue, {})[due.key] = now + due.due_in, due
+                self._deferred.setdefault(line, {})[due.key] = due
             else:
-                more[due.queue] += 1
+                self._goes(due)
                 going.append(due)
         return going
+
+    def _room_of(self, line: _Line) -> int:
+        """How many more rows of that line may be under way; where later lanes wait, it leaves some room to them."""
+        lines = [_Line(lane, line.queue) for lane in Lane]
+        under_way = sum(self._going[each] for each in lines) + self._silent[line.queue]
+        room = MOST_OF_ONE_QUEUE - line.lane * KEPT_FOR_EARLIER - under_way
+        if any(each > line and each in self._deferred for each in lines):
+            return min(room, BATCH - self._going[line])
+        return room
+
+    def _goes(self, due: Due) -> None:
+        self.under_way.add(due.key)
+        self._going[_Line(due.lane, due.queue)] += 1
 
     async def _start_batch(self, rows: Sequence[Due]) -> None:
         if self._closing:
@@ -347,23 +385,25 @@ class Dispatch:
         self._woken.set()
         self._hand_on(task)
 
-    def _let_go(self, now: float) -> list[Due]:
-        """As many deferred rows as there is room for; all of them each time took longer than their publishes."""
+    def _let_go(self) -> list[Due]:
+        """As many deferred rows as there is room for; all of them each time would take longer than their publishes."""
         going: list[Due] = []
-        for queue, rows in list(self._deferred.items()):
-            room = OVERDUE_OF_ONE_QUEUE - self._of_queue[queue] - self._silent[queue]
-            silent = room <= 0 and not self._of_queue[queue]
+        for line in sorted(self._deferred):
+            rows = self._deferred[line]
+            room = self._room_of(line)
+            silent = room <= 0 and not any(self._going[_Line(lane, line.queue)] for lane in Lane)
             for _ in range(min(len(rows) if silent else room, len(rows))):
-                _, due = rows.pop(next(iter(rows)))
+                due = rows.pop(next(iter(rows)))
                 if silent:
                     # No batch of it is left whose end would let them go: each waits for an answer by itself.
                     self.add(due._replace(due_in=0.0))
                 elif due.key in self.under_way:
                     self.add(due._replace(due_in=ONCE_MORE))
                 else:
+                    self._goes(due)
                     going.append(due)
             if not rows:
-                del self._deferred[queue]
+                del self._deferred[line]
         return going
 
     def _hand_on(self, task: asyncio.Task[None]) -> None:
@@ -381,7 +421,7 @@ class Dispatch:
                 await self._publish(open_rows)
         finally:
             self.under_way.difference_update(due.key for due in rows)
-            self._of_queue.subtract(due.queue for due in rows)
+            self._going.subtract(_Line(due.lane, due.queue) for due in rows)
 
     async def _publish(self, rows: Sequence[Due]) -> None:
         """Take, publish, confirmed and not returned, delete."""
@@ -582,7 +622,6 @@ class Dispatch:
         """Times have changed in the store: forget what was loaded, and look again."""
         self.schedule = Schedule(horizon=self._horizon)
         self.overdue_done = False
-        self._look_overdue.set()
         self._woken.set()
 
     # ── The store ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -598,12 +637,12 @@ class Dispatch:
         return self._parts.store_condition.asking(who, title)
 
 
-def _by_size(rows: Sequence[Due]) -> Iterator[list[Due]]:
+def _batches(rows: Sequence[Due]) -> Iterator[list[Due]]:
     """These rows in their order, in batches whose bodies fit into memory together."""
     batch: list[Due] = []
     size = 0
     for due in rows:
-        if batch and size + due.size > BATCH_BYTES:
+        if batch and (len(batch) == BATCH or size + due.size > BATCH_BYTES):
             yield batch
             batch, size = [], 0
         batch.append(due)

@@ -10,7 +10,7 @@ from leveret.core import headers as h
 from leveret.core.envelope import Cause, Malformed
 from leveret.core.errors import StoreRefused
 from leveret.core.message import Outgoing, Received
-from leveret.core.retry_entry import Due, RetryEntry
+from leveret.core.retry_entry import Due, Lane, RetryEntry
 from leveret.pipeline.batches import BatchConsumer, Taken
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import Publisher
@@ -66,7 +66,9 @@ class Intake(BatchConsumer[RetryEntry, Due | None]):
     async def write(self, entries: list[RetryEntry]) -> Sequence[Due | None]:
         """Store these. Returns when each is due; None where a higher failure number waits already."""
         return [
-            Due(entry.key, entry.failure, place.due_in, entry.queue, entry.size) if place.written else None
+            Due(entry.key, entry.failure, place.due_in, entry.queue, entry.size, Lane.WRITTEN)
+            if place.written
+            else None
             for entry, place in zip(entries, await self.parts.store.put(entries), strict=True)
         ]
 

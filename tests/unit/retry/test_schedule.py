@@ -46,16 +46,20 @@ class Model:
         self.check()
 
     def refill(self) -> None:
-        since = self.schedule.overlooked(self.now)
+        limit = self.schedule.room
+        if limit < CAPACITY // 2:
+            self.schedule.refill_later(now=self.now)
+            return
+        after = self.schedule.refilling() or (self.now - self.schedule.overlooked(self.now), "")
         rows = sorted(
             (when, key, failure)
             for key, (when, failure) in self.waiting.items()
-            if self.now - since <= when <= self.now + HORIZON
-        )[:CAPACITY]
+            if after < (when, key) and when <= self.now + HORIZON
+        )[:limit]
         self.schedule.refilled(
             [due(key, when - self.now, failure) for when, key, failure in rows],
             now=self.now,
-            all_of_them=len(rows) < CAPACITY,
+            ended_at=rows[-1][:2] if len(rows) == limit else None,
         )
         if self.first_look is None:
             self.first_look = self.now
@@ -88,8 +92,7 @@ class Model:
 
     def check(self) -> None:
         """Bounded; and all that is due before `loaded_until` is in, but for what was overdue at the first look."""
-        # A refill may bring other rows of one moment than those that are in already.
-        assert len(self.schedule) <= 2 * CAPACITY
+        assert len(self.schedule) <= 3 * CAPACITY
         if self.first_look is None:
             return
         for key, (when, _) in self.waiting.items():
@@ -148,7 +151,7 @@ def test_what_waited_before_the_start_is_published_on_time_unless_it_was_overdue
 
 def test_rows_come_out_the_longest_due_first_and_no_more_than_asked_for():
     schedule = Schedule()
-    schedule.refilled([due("b", 2), due("a", 1), due("c", 3), due("d", 4)], now=0.0, all_of_them=True)
+    schedule.refilled([due("b", 2), due("a", 1), due("c", 3), due("d", 4)], now=0.0)
     assert popped(schedule, 3.0, limit=2) == ["a", "b"]
     assert popped(schedule, 3.0, limit=2) == ["c"]
     assert popped(schedule, 3.999) == []
@@ -157,39 +160,37 @@ def test_rows_come_out_the_longest_due_first_and_no_more_than_asked_for():
 
 def test_a_row_tells_how_long_it_is_overdue_and_which_failure_it_carries():
     schedule = Schedule()
-    schedule.refilled([due("a", 1.0, failure=7)], now=10.0, all_of_them=True)
+    schedule.refilled([due("a", 1.0, failure=7)], now=10.0)
     assert schedule.pop_due(13.0, 10) == [Due("a", 7, -2.0, "q")]
 
 
 def test_a_time_that_is_changed_replaces_the_older_one_in_either_direction():
     schedule = Schedule()
-    schedule.refilled([due("a", 1), due("b", 5)], now=0.0, all_of_them=True)
+    schedule.refilled([due("a", 1), due("b", 5)], now=0.0)
     assert schedule.add(due("a", 4), now=0.0)
     assert schedule.add(due("b", 2), now=0.0)
     assert popped(schedule, 3.0) == ["b"]
     assert popped(schedule, 10.0) == ["a"]
 
 
-def test_a_time_that_is_moved_beyond_what_is_loaded_is_left_to_the_store():
+def test_a_time_that_is_moved_beyond_the_horizon_is_left_to_the_store():
     schedule = Schedule(horizon=HORIZON)
-    schedule.refilled([due("a", 1)], now=0.0, all_of_them=True)
+    schedule.refilled([due("a", 1)], now=0.0)
     assert not schedule.add(due("a", HORIZON + 1), now=0.0)
     assert "a" not in schedule
     assert popped(schedule, 100.0) == []
 
 
-def test_before_the_first_look_nothing_is_taken_and_a_look_is_due_at_once():
+def test_before_the_first_look_a_look_is_due_at_once_and_goes_back_to_nothing():
     schedule = Schedule()
-    assert not schedule.add(due("a", 0), now=0.0)
-    assert len(schedule) == 0
+    assert schedule.next_in(0.0) is None
     assert schedule.refill_in(0.0) <= 0
     assert schedule.overlooked(0.0) == 0.0
-    assert schedule.next_in(0.0) is None
 
 
 def test_a_row_that_is_forgotten_does_not_come_out():
     schedule = Schedule()
-    schedule.refilled([due("a", 1), due("b", 2)], now=0.0, all_of_them=True)
+    schedule.refilled([due("a", 1), due("b", 2)], now=0.0)
     schedule.forget("a")
     schedule.forget("never there")
     assert schedule.next_in(0.0) == 2.0
@@ -198,25 +199,25 @@ def test_a_row_that_is_forgotten_does_not_come_out():
 
 def test_a_refill_does_not_move_what_is_in_here_already():
     schedule = Schedule()
-    schedule.refilled([due("a", 10)], now=0.0, all_of_them=True)
+    schedule.refilled([due("a", 10)], now=0.0)
     # The wall clock jumped: the store now says that it is due in an hour. What is loaded keeps its monotonic time.
-    schedule.refilled([due("a", 3600)], now=1.0, all_of_them=True)
+    schedule.refilled([due("a", 3600)], now=1.0)
     assert schedule.next_in(1.0) == 9.0
 
 
 def test_the_next_refill_comes_when_half_of_what_is_loaded_has_passed_and_never_at_once():
     schedule = Schedule(horizon=60.0, capacity=2)
-    schedule.refilled([], now=100.0, all_of_them=True)
+    schedule.refilled([], now=100.0)
     assert (schedule.loaded_until, schedule.refill_in(100.0)) == (160.0, 30.0)
-    schedule.refilled([due("a", 4), due("b", 10)], now=100.0, all_of_them=False)
+    schedule.refilled([due("a", 4), due("b", 10)], now=100.0, ended_at=(10.0, "b"))
     assert (schedule.loaded_until, schedule.refill_in(100.0)) == (110.0, 5.0)
-    schedule.refilled([due("c", 0), due("d", 0)], now=100.0, all_of_them=False)
-    assert schedule.refill_in(100.0) == pytest.approx(SHORTEST_REFILL)
+    schedule.refilled([due("c", 0), due("d", 0)], now=110.0, ended_at=(20.0, "d"))
+    assert schedule.refill_in(110.0) == pytest.approx(SHORTEST_REFILL)
 
 
 def test_a_refill_that_is_late_goes_back_to_where_the_last_one_ended():
     schedule = Schedule(horizon=10.0)
-    schedule.refilled([], now=0.0, all_of_them=True)
+    schedule.refilled([], now=0.0)
     assert schedule.overlooked(5.0) == 0.0
     assert schedule.overlooked(25.0) == 15.0
 
@@ -224,7 +225,7 @@ def test_a_refill_that_is_late_goes_back_to_where_the_last_one_ended():
 def test_a_store_that_answers_slowly_makes_no_row_go_early():
     schedule = Schedule(horizon=10.0)
     # Asked at 100, answered at 103: the 4 s that the store counted may have begun at any moment in between.
-    schedule.refilled([due("a", 4)], now=103.0, asked_at=100.0, all_of_them=True)
+    schedule.refilled([due("a", 4)], now=103.0, asked_at=100.0)
     assert popped(schedule, 106.9) == []
     assert popped(schedule, 107.0) == ["a"]
     assert schedule.loaded_until == 110.0
@@ -232,24 +233,24 @@ def test_a_store_that_answers_slowly_makes_no_row_go_early():
 
 def test_where_more_rows_come_than_it_keeps_the_latest_are_left_to_the_store():
     schedule = Schedule(horizon=1000.0, capacity=100)
-    schedule.refilled([], now=0.0, all_of_them=True)
+    schedule.refilled([], now=0.0)
     for number in range(1000):
         schedule.add(due(f"k{number}", number / 2), now=0.0)
-    assert len(schedule) <= 100
+    assert len(schedule) <= 200
     assert "k0" in schedule
-    assert "k999" not in schedule
-    assert schedule.loaded_until < 60.0
+    assert schedule.loaded_until < 120.0
+    assert all(f"k{number}" in schedule for number in range(1000) if number / 2 < schedule.loaded_until)
     assert schedule.refill_in(0.0) <= schedule.loaded_until
-    assert len(schedule._heap) <= 200
+    assert len(schedule._heap) <= 400
 
 
 def test_what_is_written_while_the_store_is_asked_is_not_overlooked():
     schedule = Schedule(horizon=HORIZON)
     schedule.refilling()
     # The store had looked already when these were written.
-    assert not schedule.add(due("a", 2), now=0.0)
+    schedule.add(due("a", 2), now=0.0)
     assert not schedule.add(due("late", HORIZON + 5), now=0.0)
-    schedule.refilled([due("b", 1)], now=0.5, asked_at=0.0, all_of_them=True)
+    schedule.refilled([due("b", 1)], now=0.5, asked_at=0.0)
     assert popped(schedule, 4.0) == ["b", "a"]
     assert popped(schedule, 100.0) == []
 
@@ -258,13 +259,46 @@ def test_of_what_is_written_while_the_store_is_asked_the_later_failure_counts():
     schedule = Schedule(horizon=HORIZON)
     schedule.refilling()
     schedule.add(due("a", 3, failure=2), now=0.0)
-    schedule.refilled([due("a", 1, failure=1)], now=0.5, asked_at=0.0, all_of_them=True)
+    schedule.refilled([due("a", 1, failure=1)], now=0.5, asked_at=0.0)
     assert schedule.pop_due(2.0, 10) == []
     assert [(row.key, row.failure) for row in schedule.pop_due(3.0, 10)] == [("a", 2)]
 
 
 def test_a_refill_brings_a_later_failure_of_what_is_in_here():
     schedule = Schedule(horizon=HORIZON)
-    schedule.refilled([due("a", 2, failure=1)], now=0.0, all_of_them=True)
-    schedule.refilled([due("a", 5, failure=2)], now=1.0, all_of_them=True)
+    schedule.refilled([due("a", 2, failure=1)], now=0.0)
+    schedule.refilled([due("a", 5, failure=2)], now=1.0)
     assert [(row.key, row.failure) for row in schedule.pop_due(7.0, 10)] == [("a", 2)]
+
+
+def test_what_is_just_written_need_not_wait_until_a_burst_before_it_is_loaded():
+    schedule = Schedule(horizon=HORIZON, capacity=2)
+    schedule.refilled([due("a", 1), due("b", 1)], now=0.0, ended_at=(1.0, "b"))
+    assert schedule.add(due("fresh", 3), now=0.0)
+    assert (schedule.loaded_until, schedule.room) == (1.0, 0)
+    assert popped(schedule, 2.0) == ["a", "b"]
+    assert schedule.room == 2
+    assert schedule.refilling() == (1.0, "b")
+    schedule.refilled([due("c", -1), due("d", -1)], now=2.0, ended_at=(1.0, "d"))
+    assert popped(schedule, 3.0) == ["c", "d", "fresh"]
+
+
+def test_what_is_left_to_the_store_while_it_is_asked_is_asked_for_again():
+    schedule = Schedule(horizon=HORIZON, capacity=2)
+    assert schedule.refilling() is None
+    # The store had looked already when these were written.
+    for number in range(5):
+        schedule.add(due(f"k{number}", 1 + number), now=0.0)
+    assert "k4" not in schedule
+    schedule.refilled([], now=0.5, asked_at=0.0)
+    assert schedule.loaded_until <= 4.0
+    assert schedule.refilling() is None
+
+
+def test_a_part_that_the_store_names_at_once_goes_after_the_one_that_it_took_long_to_name():
+    schedule = Schedule(horizon=HORIZON, capacity=2)
+    schedule.refilled([due("a", 1), due("b", 2)], asked_at=0.0, now=0.5, ended_at=(2.0, "b"))
+    schedule.refilling()
+    schedule.refilled([due("c", 1.1), due("d", 1.2)], now=1.0, ended_at=(2.2, "d"))
+    assert popped(schedule, 2.45) == ["a"]
+    assert popped(schedule, 2.5) == ["b", "c", "d"]

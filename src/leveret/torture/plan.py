@@ -83,10 +83,14 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind(name="channels closed", place="broker", needs={"node"}),
     Kind(name="queues crash", place="broker", needs={"classic"}),
     Kind(name="node killed", place="broker", seconds=(3, 15), needs={"cluster"}, weight=2),
-    Kind(name="one node apart", place="broker", seconds=(10, 30), needs={"cluster"}),
-    Kind(name="leader apart", place="broker", seconds=(10, 30), needs={"cluster"}),
-    Kind(name="all apart", place="broker", seconds=(10, 30), needs={"cluster"}),
-    Kind(name="one way apart", place="broker", seconds=(10, 30), needs={"cluster", "namespaces"}),
+    Kind(name="one node apart", place="broker", seconds=(10, 10), needs={"cluster"}),
+    Kind(name="one node apart for long", place="broker", seconds=(30, 30), needs={"cluster"}),
+    Kind(name="leader apart", place="broker", seconds=(10, 10), needs={"cluster"}),
+    Kind(name="leader apart for long", place="broker", seconds=(30, 30), needs={"cluster"}),
+    Kind(name="all apart", place="broker", seconds=(10, 10), needs={"cluster"}),
+    Kind(name="all apart for long", place="broker", seconds=(30, 30), needs={"cluster"}),
+    Kind(name="one way apart", place="broker", seconds=(10, 10), needs={"cluster", "namespaces"}),
+    Kind(name="one way apart for long", place="broker", seconds=(30, 30), needs={"cluster", "namespaces"}),
     Kind(name="clients cut from a node", place="broker", seconds=(5, 15), needs={"cluster"}),
     Kind(name="killed", place="process", weight=4),
     Kind(name="killed at a hand-over", place="process", seconds=(3, 6), hits=tuple(STRIKES), weight=6),
@@ -251,6 +255,8 @@ def _how(chance: random.Random, kind: Kind, target: str) -> dict[str, Any]:
             }
         case "late store":
             return {"late": round(chance.uniform(0.1, 0.6), 2)}
-        case "node killed" | "one node apart" | "one way apart" | "clients cut from a node":
+        case "node killed" | "clients cut from a node":
+            return {"node": chance.randrange(3)}
+        case name if name.startswith(("one node apart", "one way apart")):
             return {"node": chance.randrange(3)}
     return {}

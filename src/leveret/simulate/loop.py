@@ -44,6 +44,34 @@ class Body:
 BODY: Final[contextvars.ContextVar[Body | None]] = contextvars.ContextVar("leveret_simulated", default=None)
 
 
+class _Handle(asyncio.TimerHandle):
+    """A call that is to come, and whose it is: as asyncio's own, without what that keeps for debugging."""
+
+    __slots__ = ("body",)
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: VirtualLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        self._when = when
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = contextvars.copy_context() if context is None else context
+        self._cancelled = False
+        self._repr = self._source_traceback = None
+        self.body: Final = self._context.get(BODY)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        # What they hold on to goes now, not when the time has come.
+        self._callback = self._args = None  # type: ignore[assignment]
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """Runs what is ready; where nothing is, time is that of the next timer.
 
@@ -68,7 +96,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         #: By when they are due, then in the order in which they were set.
         self._timers: list[tuple[float, int, Any]] = []
         self._number = itertools.count()
-        self.set_task_factory(_task)
         #: What asyncio was told that nobody caught, of processes that live.
         self.complaints: list[str] = []
         #: Every process that ever began.
@@ -115,9 +142,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         """Call it in the next turn."""
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(self._elapsed, callback, args, self, context)
         self._ready.append(handle)
         return handle
+
+    #: There is no other thread.
+    call_soon_threadsafe = call_soon
+
+    def create_task(self, work: Any, **options: Any) -> asyncio.Task[Any]:  # type: ignore[override]
+        """Begin a task of the process whose code runs."""
+        task = asyncio.Task(work, loop=self, **options)
+        body = BODY.get()
+        if body is not None:
+            body.tasks.append(task)
+            # What is dead is let go of at the end, pending.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        return task
 
     def call_at(
         self,
@@ -127,7 +167,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """Call it at that time."""
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = _Handle(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._number), handle))
         return handle
 
@@ -148,7 +188,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         for handle in turn:
             if handle._cancelled:
                 continue
-            body = handle._context.get(BODY)
+            body = handle.body
             if body is not None:
                 if not body.alive:
                     continue
@@ -160,7 +200,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _in_drawn_order(self, turn: list[Any]) -> list[Any]:
         by_body: dict[Body | None, list[Any]] = {}
         for handle in turn:
-            by_body.setdefault(handle._context.get(BODY), []).append(handle)
+            by_body.setdefault(handle.body, []).append(handle)
         if len(by_body) == 1:
             return turn
         processes = list(by_body.values())
@@ -177,19 +217,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _process_events(self, events: object) -> None:
         """There are none."""
-
-    def _write_to_self(self) -> None:
-        """Nobody has to be woken: there is no other thread."""
-
-
-def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    task = asyncio.Task(work, loop=loop, **options)
-    body = BODY.get()
-    if body is not None:
-        body.tasks.append(task)
-        # What is dead is let go of at the end, pending.
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-    return task
 
 
 class VirtualClock:

@@ -19,7 +19,7 @@ from leveret.core.message import unwrap
 from leveret.core.properties import Properties
 from leveret.core.topology import Names, QueueType
 from leveret.proof.ledger import Verdict, judge
-from leveret.proof.record import AnyEvent, Asked, Backlog, Ended, Found, LeaseTaken
+from leveret.proof.record import AnyEvent, Backlog, Ended, Found, LeaseTaken
 from leveret.proof.shop import digest_of
 from leveret.simulate import roles
 from leveret.simulate.blow import BY, Blow
@@ -326,7 +326,7 @@ def simulate(plan: Plan, scene: Scene = SHOP) -> Result:
     """Live through a plan, and judge it."""
     with quietly():
         events, complaints = _lived(plan, scene)
-    types = {event.type for event in events if isinstance(event, Asked)}
+    types = {ask.message.type for ask in plan.asks}
     types |= {type for event in events if isinstance(event, Ended) for type, _ in event.results}
     verdict = judge(
         events,

@@ -51,6 +51,7 @@ class Kind:
         hits: of the processes it may hit, what their names begin with; none: all.
         copies: whether it may leave one more copy of what was in hand. A store that is away for longer than a lease
             may: what was published and could not be removed is published again by the next holder.
+        ends: what it ends: `target`, the process it hits; `any`, also others.
         weight: how often it is dealt.
     """
 
@@ -60,6 +61,7 @@ class Kind:
     needs: Collection[str] = ()
     hits: tuple[str, ...] = ()
     copies: bool = True
+    ends: Literal["", "target", "any"] = ""
     weight: int = 1
 
 
@@ -92,14 +94,16 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind(name="one way apart", place="broker", seconds=(10, 10), needs={"cluster", "namespaces"}),
     Kind(name="one way apart for long", place="broker", seconds=(30, 30), needs={"cluster", "namespaces"}),
     Kind(name="clients cut from a node", place="broker", seconds=(5, 15), needs={"cluster"}),
-    Kind(name="killed", place="process", weight=4),
-    Kind(name="killed at a hand-over", place="process", seconds=(3, 6), hits=tuple(STRIKES), weight=6),
+    Kind(name="killed", place="process", ends="target", weight=4),
+    Kind(
+        name="killed at a hand-over", place="process", seconds=(3, 6), hits=tuple(STRIKES), ends="target", weight=6
+    ),
     Kind(name="paused", place="process", seconds=(3, 12), weight=2),
     Kind(name="paused and resumed as holder", place="process", seconds=(4, 8), hits=("retry",)),
-    Kind(name="stopped", place="process", copies=False),
-    Kind(name="deadly message", place="process", hits=("producer",)),
+    Kind(name="stopped", place="process", copies=False, ends="target"),
+    Kind(name="deadly message", place="process", hits=("producer",), ends="any"),
     Kind(name="clock jump", place="process", seconds=(5, 15), hits=("workers", "retry", "keeper"), copies=False),
-    Kind(name="rolling restart", place="all", copies=False),
+    Kind(name="rolling restart", place="all", copies=False, ends="any"),
     Kind(name="store locked", place="store", seconds=(2, 8), needs={"sqlite"}),
     Kind(name="store restart", place="store", seconds=(0, 3), needs={"postgres"}, weight=2),
     Kind(name="store killed", place="store", seconds=(0, 3), needs={"postgres"}, weight=2),
@@ -176,6 +180,7 @@ def plan(
     every: tuple[float, float],
     kinds: Sequence[Kind],
     processes: Sequence[str],
+    spared: Collection[str] = (),
 ) -> list[Planned]:
     """The faults of a run: the same for the same arguments.
 
@@ -186,7 +191,10 @@ def plan(
             follow.
         kinds: to be dealt; each comes once before one comes twice.
         processes: by name, such as `workers-1`.
+        spared: those of them that nothing ends.
     """
+    if spared:
+        kinds = [kind for kind in kinds if kind.ends != "any" and _targets(kind, processes, spared)]
     chance = random.Random(f"plan of {seed}")
     deck = _dealt(chance, kinds)
     #: Until when each place is hit.
@@ -200,7 +208,7 @@ def plan(
         while len(passed) <= len(kinds):
             kind = kept.pop(0) if kept else next(deck)
             last = round(chance.uniform(*kind.seconds), 1)
-            free = [target for target in _targets(kind, processes) if _is_free(hit, target, at)]
+            free = [target for target in _targets(kind, processes, spared) if _is_free(hit, target, at)]
             # What lasts long leaves time to catch up with what was owed meanwhile.
             ends = seconds * 2 / 3 if last >= _LONG else seconds + every[1]
             if not free or at + last > ends:
@@ -224,10 +232,11 @@ def _dealt(chance: random.Random, kinds: Sequence[Kind]) -> Iterator[Kind]:
         yield from deck
 
 
-def _targets(kind: Kind, processes: Sequence[str]) -> list[str]:
+def _targets(kind: Kind, processes: Sequence[str], spared: Collection[str]) -> list[str]:
     if kind.place != "process":
         return [kind.place]
-    return [name for name in processes if not kind.hits or name.startswith(kind.hits)]
+    hit = [name for name in processes if not kind.hits or name.startswith(kind.hits)]
+    return [name for name in hit if name not in spared] if kind.ends else hit
 
 
 def _is_free(hit: Mapping[str, float], target: str, at: float) -> bool:

@@ -61,6 +61,8 @@ MEMBERS: Final[Sequence[tuple[str, Role]]] = (
 )
 #: The workers of an earlier release, where there are any.
 EARLIER: Final = "earlier-1"
+#: Of each kind the first: those that live on throughout a soak, which would be too short to tell otherwise.
+FIRST: Final = tuple(name for name, _ in MEMBERS if name.endswith("-1"))
 #: Those that make work; the others do it.
 LOADS: Final = ("producer-1", "caller-1")
 

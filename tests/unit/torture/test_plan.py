@@ -10,7 +10,7 @@ from leveret.core import handover
 from leveret.core.errors import ConfigError
 from leveret.torture.faults import FAULTS
 from leveret.torture.plan import BY_NAME, KINDS, STRIKES, available, plan
-from leveret.torture.scene import MEMBERS
+from leveret.torture.scene import FIRST, MEMBERS
 
 PROCESSES = [name for name, _ in MEMBERS]
 ONE_NODE = {"node", "classic", "sqlite"}
@@ -105,3 +105,20 @@ def test_what_lasts_a_minute_leaves_time_to_catch_up():
     ends = [fault.ends for fault in faults if fault.seconds >= 30]
     assert ends
     assert max(ends) <= 400
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_who_is_spared_lives_on(seed: int):
+    faults = plan(
+        seed, seconds=3600, every=(10, 10), kinds=available(EVERYTHING), processes=PROCESSES, spared=FIRST
+    )
+
+    ended = {fault.target for fault in faults if fault.kind.ends}
+    assert ended == {"workers-2", "retry-2"}
+    assert not {"deadly message", "rolling restart"} & {fault.kind.name for fault in faults}
+    # What does not end anybody hits them as well.
+    assert set(FIRST) & {fault.target for fault in faults if fault.kind.name == "paused"}
+
+
+def test_one_process_of_each_kind_is_among_the_first():
+    assert {name.partition("-")[0] for name in FIRST} == {name.partition("-")[0] for name in PROCESSES}

@@ -84,7 +84,7 @@ class Daemon:
     async def _obey(self, command: child.Command) -> Mapping[str, Any]:
         """Tell what it uses, or publish nothing more; nothing else concerns it."""
         if command["do"] == "sample":
-            return child.figures()
+            return child.figures(collects=command["collects"])
         if command["do"] == "rest":
             self._rests.set()
         return {}

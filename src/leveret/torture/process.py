@@ -216,7 +216,7 @@ class ShopProcess:
                     if load is not None:
                         await load.rest()
             case "sample":
-                return child.figures()
+                return child.figures(collects=command["collects"])
             case unknown:
                 raise ValueError(f"no process of the shop knows how to {unknown!r}")
         return {}

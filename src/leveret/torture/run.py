@@ -44,7 +44,7 @@ class Run:
         plan: of its faults.
         seconds: that the load lasts.
         say: told of each line of progress.
-        counts_broker: also sample channels and connections at a broker of our own.
+        soaks: sample what is judged for flatness: what is alive, and channels and connections at a broker of our own.
     """
 
     def __init__(
@@ -54,19 +54,20 @@ class Run:
         seconds: float,
         say: Callable[[str], object],
         *,
-        counts_broker: bool = False,
+        soaks: bool = False,
     ) -> None:
         self._scene: Final = scene
         self._plan: Final = plan
         self._seconds: Final = seconds
         self._say: Final = say
-        self._counts_broker: Final = counts_broker
+        self._soaks: Final = soaks
         self._tally: Final = Tally(scene.folder / "record.jsonl")
         self._began = machine_seconds()
         self._now_on: Final[list[Planned]] = []
         #: One place is not struck twice at once, also where healing takes longer than planned.
         self._places: Final[dict[str, asyncio.Lock]] = defaultdict(asyncio.Lock)
         self._struck = 0
+        #: What follows the load; empty while that lasts.
         self._phase = ""
 
     async def run(self, asked_to_stop: asyncio.Event) -> int:
@@ -81,7 +82,7 @@ class Run:
         scene = self._scene
         self._began = machine_seconds()
         watches = [self._watch, self._sample, self._replay]
-        if self._counts_broker and scene.brokers.nodes:
+        if self._soaks and scene.brokers.nodes:
             watches.append(self._sample_broker)
         watching = [asyncio.create_task(each()) for each in watches]
         try:
@@ -181,14 +182,16 @@ class Run:
 
     async def _sample(self) -> None:
         scene = self._scene
-        while True:
+        # Who rests uses less, which would hide what has grown under the load.
+        while not self._phase:
             await asyncio.sleep(SAMPLE)
-            for by, figures in (await ask_all([*scene.members.values()], "sample")).items():
+            asked = await ask_all([*scene.members.values()], "sample", collects=self._soaks)
+            for by, figures in asked.items():
                 scene.record.write(Sampled(at=scene.record.now(), by=by, figures=figures))
 
     async def _sample_broker(self) -> None:
         scene = self._scene
-        while True:
+        while not self._phase:
             await asyncio.sleep(SAMPLE_BROKER)
             try:
                 told = await asyncio.to_thread(scene.brokers.nodes[0].evaluate, _COUNTED)

@@ -195,7 +195,7 @@ async def perform(setting: Setting, *, say: Callable[[str], object], asked_to_st
         say(str(fault))
     async with _scene(setting, folder) as scene:
         await scene.open()
-        run = Run(scene, planned, setting.minutes * 60, say, counts_broker=setting.soak)
+        run = Run(scene, planned, setting.minutes * 60, say, soaks=setting.soak)
         struck = await run.run(asked_to_stop)
         versions = {
             "leveret": version("leveret"),

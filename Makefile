@@ -30,7 +30,7 @@ torture: $(VENV)/.installed-dev ## Processes on a real RabbitMQ, struck every te
 	@$(BIN)/leveret torture --minutes $(MINUTES) $(ARGS)
 
 soak: $(VENV)/.installed-dev ## The same with few faults, and all that processes use must stay flat: MINUTES=30
-	@$(BIN)/leveret torture --minutes $(MINUTES) --every 120 --soak $(ARGS)
+	@$(BIN)/leveret torture --minutes $(MINUTES) --every 120 --rate 40 --soak $(ARGS)
 
 matrix: $(VENV)/.installed-dev ## The tests for RabbitMQ on 3.10, 4.0 and 4.3, with classic and with quorum queues
 	@$(BIN)/python -m scripts.matrix $(ARGS)

@@ -147,6 +147,8 @@ async def _run(setting: Setting, console: Console) -> Outcome:
 
 def _tell(setting: Setting, outcome: Outcome, console: Console) -> None:
     """What it came to."""
+    for life in outcome.lives:
+        console.note(life)
     for trouble in outcome.troubles:
         console.warning(trouble)
     for fault in outcome.verdict.faults:
@@ -167,4 +169,5 @@ def _record(setting: Setting, outcome: Outcome) -> dict[str, Any]:
         "versions": outcome.versions,
         **outcome.verdict.as_json(),
         "troubles": list(outcome.troubles),
+        **({"lives": list(outcome.lives)} if setting.soak else {}),
     }

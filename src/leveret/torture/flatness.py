@@ -3,94 +3,131 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
+from leveret.pipeline.recall import REMEMBERED_SECONDS
 from leveret.proof.record import AnyEvent, Sampled
 
 MIB: Final = 1024.0 * 1024.0
-#: What each figure may grow by in an hour, over the second half of a run: as absolute numbers, and as shares of what it
-#: is on average. The larger one of the two counts. Memory first fills caches that are bounded (10 000 outcomes, 10 000
-#: latenesses), and an allocator never gives all back; numbers of tasks and timers go up and down with the load.
-LIMITS: Final[Mapping[str, tuple[float, float]]] = {
-    "memory": (16 * MIB, 0.10),
-    "files": (4, 0.0),
-    "threads": (2, 0.0),
-    "tasks": (40, 0.25),
-    "timers": (100, 0.25),
-    "objects": (20_000, 0.15),
-    "channels": (4, 0.05),
-    "connections": (4, 0.05),
+#: Seconds of a life that are not looked at. What leveret remembers of outcomes grows for so long, and then no more.
+WARM: Final = REMEMBERED_SECONDS
+#: Seconds after these without which nobody can tell a growth from chance.
+JUDGED: Final = 300.0
+#: Seconds of load that hold such a life, and what passes before the first sample and after the last one.
+SHORTEST: Final = WARM + JUDGED + 60.0
+#: By how much each figure may be higher at the end than at the beginning: what goes up and down by itself. However long
+#: the run, it is no more: what keeps growing comes to it.
+LIMITS: Final[Mapping[str, float]] = {
+    "memory": 4 * MIB,
+    "files": 2,
+    "threads": 2,
+    "tasks": 10,
+    "timers": 20,
+    "objects": 4_000,
+    "channels": 2,
+    "connections": 2,
 }
-#: Samples of a process's second half without which nothing is said of it.
-LEAST: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """How a figure of a process went over the second half of its life.
+    """How a figure went over that part of a life which is judged.
 
     Attributes:
-        by: the process.
         figure: such as `memory`.
-        mean: of it.
-        rise: along the line that fits its samples best, from the first to the last of them.
-        limit: that a rise may reach in that time.
+        first: its median in the first third.
+        last: its median in the last third.
     """
 
-    by: str
     figure: str
-    mean: float
-    rise: float
-    limit: float
+    first: float
+    last: float
 
     @property
     def is_flat(self) -> bool:
-        """Whether the rise is within its limit."""
-        return self.rise <= self.limit
+        """Whether it has risen by no more than its limit."""
+        return self.last - self.first <= LIMITS[self.figure]
 
     def __str__(self) -> str:
-        unit, name = (MIB, " MiB") if self.figure == "memory" else (1.0, "")
-        return (
-            f"{self.by}: {self.figure} {self.mean / unit:,.1f}{name} on average, "
-            f"{self.rise / unit:+,.1f}{name} over the second half (limit {self.limit / unit:,.1f}{name})"
-        )
+        return f"{self.figure} {self._told(self.first)} → {self._told(self.last)}"
+
+    def why(self) -> str:
+        """The same with its limit."""
+        return f"{self} (limit +{self._told(LIMITS[self.figure])})"
+
+    def _told(self, value: float) -> str:
+        return f"{value / MIB:,.1f} MiB" if self.figure == "memory" else f"{value:,.0f}"
 
 
-def growths(events: Iterable[AnyEvent]) -> list[Growth]:
-    """How every figure of every process went that was sampled often enough.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """What one life of a process says of flatness.
 
-    The limits are those of an hour, and at least a fifth of them however short the run was.
+    Attributes:
+        by: the process, in that life.
+        seconds: that it was watched.
+        growths: of its figures; none where it was too short to tell.
     """
-    samples: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+
+    by: str
+    seconds: float
+    growths: Sequence[Growth]
+
+    @property
+    def kind(self) -> str:
+        """What it shares with every life of every process that does the same: `workers`, of `workers-1 3`."""
+        return self.by.partition("-")[0]
+
+    def __str__(self) -> str:
+        told = ", ".join(map(str, self.growths)) or "too short to tell"
+        return f"{self.by}, {self.seconds:.0f} s: {told}"
+
+
+def lives(events: Iterable[AnyEvent]) -> list[Life]:
+    """What each life says that was sampled, by name."""
+    samples: dict[str, list[Sampled]] = defaultdict(list)
     for event in events:
-        if isinstance(event, Sampled):
-            for figure, value in event.figures.items():
-                samples[event.by, figure].append((event.at, value))
-    found: list[Growth] = []
-    for (by, figure), taken in sorted(samples.items()):
-        half = (taken[0][0] + taken[-1][0]) / 2
-        second = [(at, value) for at, value in taken if at >= half]
-        if figure not in LIMITS or len(second) < LEAST:
-            continue
-        mean = sum(value for _, value in second) / len(second)
-        absolute, share = LIMITS[figure]
-        lasted = second[-1][0] - second[0][0]
-        limit = max(absolute, share * mean) * max(0.2, lasted / 3600)
-        found.append(Growth(by=by, figure=figure, mean=mean, rise=slope(second) * lasted, limit=limit))
+        if isinstance(event, Sampled) and event.figures:
+            samples[event.by].append(event)
+    return [_life(by, taken) for by, taken in sorted(samples.items())]
+
+
+def _life(by: str, samples: Sequence[Sampled]) -> Life:
+    begins, ends = samples[0].at + WARM, samples[-1].at
+    third = (ends - begins) / 3
+    first = [sample.figures for sample in samples if begins <= sample.at <= begins + third]
+    last = [sample.figures for sample in samples if sample.at >= ends - third]
+    growths: list[Growth] = []
+    if ends - begins >= JUDGED and first:
+        growths = [
+            Growth(figure=figure, first=_middle(first, figure), last=_middle(last, figure))
+            for figure in LIMITS
+            if figure in samples[0].figures
+        ]
+    return Life(by=by, seconds=ends - samples[0].at, growths=growths)
+
+
+def _middle(samples: Collection[Mapping[str, float]], figure: str) -> float:
+    """The median: a blow is over within less than half of a third, and does not show in it."""
+    return median(figures[figure] for figures in samples)
+
+
+def troubles(watched: Collection[Life], kinds: Collection[str]) -> list[str]:
+    """What keeps growing, and of which of these kinds nobody can tell, in sentences."""
+    found = [
+        f"not flat: {life.by}: {growth.why()}"
+        for life in watched
+        for growth in life.growths
+        if not growth.is_flat
+    ]
+    told = {life.kind for life in watched if life.growths}
+    for kind in sorted(set(kinds) - told):
+        longest = max((life.seconds for life in watched if life.kind == kind), default=0.0)
+        found.append(
+            f"too short to tell whether {kind} stays flat: the longest life was watched for {longest:.0f} s, "
+            f"and it takes {WARM + JUDGED:.0f} s"
+        )
     return found
-
-
-def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the line that fits these points best, by least squares; 0 where they share one moment.
-
-    Example:
-        >>> slope([(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)])
-        2.0
-    """
-    number = len(points)
-    middle = sum(x for x, _ in points) / number
-    height = sum(y for _, y in points) / number
-    spread = sum((x - middle) ** 2 for x, _ in points)
-    return sum((x - middle) * (y - height) for x, y in points) / spread if spread else 0.0

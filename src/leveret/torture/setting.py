@@ -20,16 +20,15 @@ from leveret.proof import record, shop
 from leveret.proof.ledger import Verdict, judge
 from leveret.proof.record import AnyEvent
 from leveret.proof.report import Head, write_report
-from leveret.torture import network
+from leveret.torture import flatness, network
 from leveret.torture.addresses import Brokers, StoreServer
 from leveret.torture.cluster import Cluster
-from leveret.torture.flatness import growths
 from leveret.torture.network import Network
 from leveret.torture.node import Node, find_rabbitmq
 from leveret.torture.plan import Planned, available, plan
 from leveret.torture.postgres import Postgres, find_postgres
 from leveret.torture.run import TAKERS, Run
-from leveret.torture.scene import MEMBERS, Load, Scene
+from leveret.torture.scene import FIRST, MEMBERS, Load, Scene
 
 #: Seconds that a lease lasts: short, so that a paused holder loses it within a fault.
 LEASE: Final = 2.0
@@ -89,7 +88,10 @@ class Setting:
             raise ConfigError(
                 f"--store {store}: expected sqlite:///… or postgresql://…, which the torture can strike"
             )
-
+        if self.soak and self.minutes * 60 < flatness.SHORTEST:
+            raise ConfigError(
+                f"--soak --minutes {self.minutes:g}: too short to tell, it takes {flatness.SHORTEST / 60:g} minutes"
+            )
         if self.interpreter is not None and not self.interpreter.exists():
             raise ConfigError(
                 f"--beside {self.beside}: there is no {self.interpreter}. From a clone with its history: "
@@ -132,6 +134,11 @@ class Setting:
             has.add("server")
         return has
 
+    @property
+    def soaked(self) -> set[str]:
+        """The kinds of processes that a soak must tell of: leveret's, and a broker of our own."""
+        return {name.partition("-")[0] for name in FIRST} | ({"broker"} if self.broker is None else set())
+
     def plan(self) -> list[Planned]:
         """The faults of the run.
 
@@ -147,6 +154,7 @@ class Setting:
             every=self.every,
             kinds=kinds,
             processes=[name for name, _ in MEMBERS],
+            spared=FIRST if self.soak else (),
         )
 
 
@@ -157,6 +165,7 @@ class Outcome:
     Attributes:
         verdict: by the record.
         troubles: what else went wrong, in sentences.
+        lives: of a soak: how what each process used went.
         struck: faults of the plan that were struck.
         folder: where record and report are.
         versions: of all that took part.
@@ -165,6 +174,7 @@ class Outcome:
 
     verdict: Verdict
     troubles: tuple[str, ...]
+    lives: tuple[str, ...]
     struck: int
     folder: Path
     versions: dict[str, str] = field(default_factory=dict)
@@ -210,8 +220,10 @@ async def perform(setting: Setting, *, say: Callable[[str], object], asked_to_st
     say("judging")
     verdict = judge(events(), takers=TAKERS, max_attempts=shop.MAX_ATTEMPTS)
     troubles = list(scene.troubles)
+    lives: list[flatness.Life] = []
     if setting.soak:
-        troubles += [f"not flat: {growth}" for growth in growths(events()) if not growth.is_flat]
+        lives = flatness.lives(events())
+        troubles += flatness.troubles(lives, setting.soaked)
     head = Head(
         command=setting.command, seed=setting.seed, versions=versions, plan=[str(fault) for fault in planned]
     )
@@ -219,6 +231,7 @@ async def perform(setting: Setting, *, say: Callable[[str], object], asked_to_st
     return Outcome(
         verdict=verdict,
         troubles=tuple(troubles),
+        lives=tuple(map(str, lives)),
         struck=struck,
         folder=folder,
         versions=versions,

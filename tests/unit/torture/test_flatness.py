@@ -1,62 +1,129 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
 from leveret.proof.record import Sampled
-from leveret.torture.flatness import MIB, Growth, growths, slope
+from leveret.torture.flatness import JUDGED, LIMITS, MIB, WARM, Growth, Life, lives, troubles
 
-HALF_AN_HOUR = range(0, 1800, 5)
-
-
-def sampled(figure: str, value) -> list[Sampled]:
-    return [Sampled(at=float(at), by="workers-1 1", figures={figure: value(at)}) for at in HALF_AN_HOUR]
+HALF_AN_HOUR = 1800
+#: When a machine that has been up for a day begins.
+BOOTED = 86_400
 
 
-def only(events: list[Sampled]) -> Growth:
-    (found,) = growths(events)
+def sampled(
+    figure: str, value: Callable[[int], float], *, by: str = "workers-1 1", seconds: int = HALF_AN_HOUR
+) -> list[Sampled]:
+    return [
+        Sampled(at=float(BOOTED + at), by=by, figures={figure: value(at)}) for at in range(0, seconds + 1, 5)
+    ]
+
+
+def only(events: list[Sampled]) -> Life:
+    (found,) = lives(events)
+    return found
+
+
+def growth(events: list[Sampled]) -> Growth:
+    (found,) = only(events).growths
     return found
 
 
 def test_what_goes_up_and_down_is_flat():
     chance = random.Random(4)
 
-    assert only(sampled("memory", lambda _: (80 + chance.uniform(-5, 5)) * MIB)).is_flat
+    assert growth(sampled("memory", lambda _: (80 + chance.uniform(-10, 10)) * MIB)).is_flat
 
 
-def test_what_grows_at_first_and_then_stays_is_flat():
-    assert only(sampled("memory", lambda at: min(40 + at / 10, 90) * MIB)).is_flat
+def test_memories_that_fill_in_the_time_that_outcomes_are_remembered_are_flat():
+    assert growth(sampled("memory", lambda at: min(40 + at / 10, 40 + WARM / 10) * MIB)).is_flat
+
+
+@pytest.mark.parametrize("blow", [range(610, 780), range(1500, 1670)])
+def test_a_blow_that_is_over_before_half_of_a_third_is_shows_nothing(blow: range):
+    assert growth(sampled("tasks", lambda at: 1500.0 if at in blow else 12.0)).is_flat
 
 
 @pytest.mark.parametrize(
     ("figure", "start", "a_minute"),
     [
-        ("memory", 80 * MIB, MIB),
-        ("files", 20.0, 0.2),
-        ("threads", 4.0, 0.1),
-        ("tasks", 30.0, 2.0),
-        ("objects", 2e5, 2e3),
+        ("memory", 80 * MIB, MIB / 2),
+        ("files", 20.0, 0.3),
+        ("threads", 4.0, 0.2),
+        ("tasks", 30.0, 1.0),
+        ("timers", 30.0, 2.0),
+        ("objects", 7e4, 500.0),
+        ("channels", 40.0, 0.3),
+        ("connections", 20.0, 0.3),
     ],
 )
 def test_what_grows_all_the_time_is_not_flat(figure: str, start: float, a_minute: float):
-    growth = only(sampled(figure, lambda at: start + a_minute * at / 60))
+    grown = growth(sampled(figure, lambda at: start + a_minute * at / 60))
 
-    assert not growth.is_flat
-    assert growth.rise == pytest.approx(15 * a_minute, rel=0.01)
-
-
-def test_a_growth_is_told_with_its_limit():
-    growth = only(sampled("memory", lambda at: (80 + at / 60) * MIB))
-
-    assert str(growth) == (
-        "workers-1 1: memory 102.5 MiB on average, +14.9 MiB over the second half (limit 4.0 MiB)"
-    )
+    assert not grown.is_flat
+    # From the middle of the first third of what is judged to the middle of the last.
+    assert grown.last - grown.first == pytest.approx(2 / 3 * (HALF_AN_HOUR - WARM) / 60 * a_minute, rel=0.02)
 
 
-def test_of_a_process_that_lived_for_a_moment_nothing_is_said():
-    assert growths(sampled("memory", lambda at: at * MIB)[:10]) == []
+@pytest.mark.parametrize("a_message", [1_000, 300])
+def test_a_worker_that_keeps_something_of_each_message_is_not_flat(a_message: int):
+    # At the rate of `make soak`, two workers share what is published.
+    assert not growth(sampled("memory", lambda at: 50 * MIB + at * 30 * a_message)).is_flat
+    assert not growth(sampled("objects", lambda at: 7e4 + at * 30)).is_flat
 
 
-def test_a_line_through_one_point_is_flat():
-    assert slope([(3.0, 4.0)]) == 0
+def test_every_figure_has_a_limit():
+    assert set(LIMITS) == {
+        "memory", "files", "threads", "tasks", "timers", "objects", "channels", "connections",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("seconds", "judged"), [(WARM + JUDGED, True), (WARM + JUDGED - 5, False)])
+def test_a_life_that_is_too_short_to_tell_says_so_and_is_no_verdict(seconds: float, judged: bool):
+    life = only(sampled("memory", lambda at: at * MIB, seconds=int(seconds)))
+
+    assert bool(life.growths) is judged
+    assert ("too short to tell" in str(life)) is not judged
+    assert any("not flat" in trouble for trouble in troubles([life], ["workers"])) is judged
+
+
+def test_a_kind_of_which_one_life_is_long_enough_can_be_told():
+    events = [
+        *sampled("threads", lambda _: 3.0, by="workers-1 1"),
+        *sampled("threads", lambda _: 3.0, by="workers-2 1", seconds=100),
+    ]
+
+    assert troubles(lives(events), ["workers"]) == []
+
+
+def test_a_kind_of_which_no_life_is_long_enough_is_a_trouble():
+    events = [
+        *sampled("threads", lambda _: 3.0, by="workers-1 1"),
+        *sampled("threads", lambda _: 3.0, by="retry-1 1", seconds=100),
+        *sampled("threads", lambda _: 3.0, by="retry-1 2", seconds=400),
+    ]
+
+    assert troubles(lives(events), ["workers", "retry", "keeper"]) == [
+        "too short to tell whether keeper stays flat: the longest life was watched for 0 s, and it takes 900 s",
+        "too short to tell whether retry stays flat: the longest life was watched for 400 s, and it takes 900 s",
+    ]
+
+
+def test_a_life_is_told_with_its_figures():
+    events = [
+        Sampled(at=float(at), by="workers-1 1", figures={"memory": (50 + at / 100) * MIB, "files": 14.0})
+        for at in range(0, HALF_AN_HOUR + 1, 5)
+    ]
+
+    life = only(events)
+
+    assert str(life) == "workers-1 1, 1800 s: memory 58.0 MiB → 66.0 MiB, files 14 → 14"
+    assert troubles([life], ["workers"]) == [
+        "not flat: workers-1 1: memory 58.0 MiB → 66.0 MiB (limit +4.0 MiB)"
+    ]
+
+
+def test_a_process_that_tells_nothing_of_itself_has_no_life():
+    assert lives([Sampled(at=1.0, by="earlier-1 1", figures={})]) == []

@@ -43,6 +43,7 @@ def test_the_command_of_a_setting_shows_no_address_and_so_no_password():
             r"--broker amqps://shop:\*\*\*@rabbit-1: expected amqp://…",
         ),
         ({"store": "memory://"}, "--store memory://: expected sqlite:///… or postgresql://…"),
+        ({"soak": True, "minutes": 15}, "--soak --minutes 15: too short to tell, it takes 16 minutes"),
         ({"beside": Path("/nowhere")}, "scripts/release 0.2.0 /nowhere"),
     ],
 )
@@ -83,3 +84,18 @@ def test_seconds_that_are_none_are_refused_with_how_to_write_them(every: str):
 
     assert isinstance(ended.exception, ConfigError)
     assert f"--every {every}: expected seconds, 1 or more, such as 10" in str(ended.exception)
+
+
+def test_a_soak_ends_no_process_whose_life_it_is_to_judge():
+    def ended(soak: bool) -> set[str]:
+        return {fault.target for fault in setting(minutes=60, soak=soak).plan() if fault.kind.ends}
+
+    assert ended(soak=True) <= {"workers-2", "retry-2"}
+    assert {"all", "keeper-1", "producer-1"} <= ended(soak=False)
+
+
+def test_a_soak_must_tell_of_each_kind_of_process_and_of_a_broker_of_our_own():
+    kinds = {"workers", "retry", "keeper", "daemon", "producer", "caller"}
+
+    assert setting(minutes=30, soak=True).soaked == kinds | {"broker"}
+    assert setting(minutes=30, soak=True, broker="amqp://localhost").soaked == kinds

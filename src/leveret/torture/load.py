@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 _TICK: Final = 0.02
 #: Publishes without an answer at most: what more is owed waits.
 _MOST: Final = 1500
-#: So many times the rate is caught up with after an outage.
-_CATCH_UP: Final = 1.5
+#: So many times the rate is published while an outage is caught up with: more, and the queues would be full for longer
+#: than the outage was, and the lateness shown would be that of the machine.
+_CATCH_UP: Final = 1.2
 #: Shares of what is published: to be delivered later, and many at once.
 _DELAYED: Final = 0.02
 _MANY: Final = 0.1

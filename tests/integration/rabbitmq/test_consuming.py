@@ -82,7 +82,8 @@ async def test_b16_a_timestamp_property_of_any_size_arrives_as_it_was(connect, q
     ]
     for each in properties:
         await transport.send(Outgoing("", queue, b"", each, mandatory=False))
-    assert [(await transport.get(queue)).properties for _ in properties] == properties
+    await transport.consume(queue, inbox := Inbox(), prefetch=10)
+    assert [delivery.properties for delivery in await inbox.until(len(properties))] == properties
 
 
 @pytest.mark.parametrize("prefetch", [0, -1, 65_536])

@@ -10,7 +10,7 @@ import pytest
 from leveret.core.errors import BrokerUnreachable, PublishRefused, Unroutable
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
-from leveret.testing.transport_contract.scene import code, outcomes
+from leveret.testing.transport_contract.scene import Inbox, code, outcomes
 from leveret.transports.rabbitmq import wire
 from leveret.transports.rabbitmq.errors import Gone
 
@@ -166,7 +166,9 @@ async def test_header_frames_up_to_the_frame_size_are_sent(connect, queue):
         properties = Properties.build(headers={"large": "x" * size})
         sent = [Outgoing("", queue, b"", properties, mandatory)]
         assert await outcomes(transport, sent) == [None]
-    assert len((await transport.get(queue)).properties.raw) == transport.frame_max - wire.HEADER_OVERHEAD
+    await transport.consume(queue, inbox := Inbox(), prefetch=1)
+    (delivery,) = await inbox.until(1)
+    assert len(delivery.properties.raw) == transport.frame_max - wire.HEADER_OVERHEAD
 
 
 async def test_each_of_more_keys_than_are_remembered_goes_where_it_says(connect, queue):

@@ -67,7 +67,7 @@ class Receiving:
             cluster_id="cluster",
         )
         await transport.send(Outgoing("", queue, b"{}", properties))
-        arrived = (await scene.get(transport, queue)).properties
+        arrived = (await scene.consumed(transport, queue)).properties
         for name in (
             "content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration",
             "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id", "headers",
@@ -153,7 +153,7 @@ class Receiving:
         transport = await scene.connect()
         await transport.send(message(to, headers={"CC": [cc], "BCC": [bcc], "mine": 1}))
         for queue in (to, cc, bcc):
-            delivery = await scene.get(transport, queue)
+            delivery = await scene.consumed(transport, queue)
             assert dict(delivery.properties.headers) == {"CC": [cc], "mine": 1}
 
     async def test_messages_come_in_the_order_they_were_sent(self, scene: Scene) -> None:

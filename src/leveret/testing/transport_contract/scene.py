@@ -155,6 +155,14 @@ class Scene:
             pytest.fail(f"{queue} is empty, and a message should lie in it")
         return delivery
 
+    async def consumed(self, transport: Transport, queue: str) -> Delivery:
+        """Consume the message that must be there, as it was sent.
+
+        RabbitMQ before 4.0 writes how often it came back on all that is fetched from a quorum queue, be it 0.
+        """
+        await transport.consume(queue, inbox := Inbox(), prefetch=1)
+        return (await inbox.until(1))[0]
+
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what no event tells."""
         async with asyncio.timeout(PATIENCE):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,16 @@ class Shop(Place):
             f"persistent_term:put(max_message_size, {size}), "
             f"application:set_env(rabbit, max_message_size, {size}).",
         )
+
+    @asynccontextmanager
+    async def limited_to(self, size: int) -> AsyncIterator[None]:
+        """Inside, the node takes bodies up to that size on channels that are opened there."""
+        usual = await self.max_message_size()
+        await self.set_max_message_size(size)
+        try:
+            yield
+        finally:
+            await self.set_max_message_size(usual)
 
     def close(self) -> None:
         """Delete what lies on the node, and leave it."""

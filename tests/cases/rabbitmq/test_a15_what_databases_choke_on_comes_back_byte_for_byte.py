@@ -41,6 +41,8 @@ DELAYS = {
     "15.9 MB": 3652.5 * DAY,
     "17 MB": 0.001,
 }
+#: What RabbitMQ takes before 4.0; later ones have to be told, or no store would be tried with more than 16 MiB.
+LIMIT = 134_217_728
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "mongodb"])
@@ -95,7 +97,7 @@ async def test_a15_on_its_whole_road_a_message_stays_what_it_was_whatever_is_in_
         if not seen.mended:
             raise HardFailure(WORDS)
 
-    async with app:
+    async with shop.limited_to(LIMIT), app:
         for name, body in BODIES.items():
             properties = pika.BasicProperties(message_id=name, headers=HEADERS, type="order.placed")
             shop.send("charge", body, properties)

@@ -20,10 +20,8 @@ LIMIT = 1_048_576
 
 @pytest.fixture
 async def limited(shop: Shop) -> AsyncIterator[Shop]:
-    usual = await shop.max_message_size()
-    await shop.set_max_message_size(LIMIT)
-    yield shop
-    await shop.set_max_message_size(usual)
+    async with shop.limited_to(LIMIT):
+        yield shop
 
 
 async def test_a20_among_20_others_the_one_over_the_limit_is_refused_with_its_size_and_the_limit(

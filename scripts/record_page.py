@@ -1,4 +1,4 @@
-"""`python -m scripts.record_page`: put the results of docs/record/ into the tables of docs/record.md and the README.
+"""`python -m scripts.record_page`: put the results of docs/record/ into docs/record.md and the README.
 
 To add a run, put what it printed with --json into a file there: `leveret torture --json > docs/record/one-node.json`.
 """
@@ -7,16 +7,13 @@ To add a run, put what it printed with --json into a file there: `leveret tortur
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parent.parent
 RESULTS: Final = ROOT / "docs" / "record"
 PAGES: Final = (ROOT / "docs" / "record.md", ROOT / "README.md")
-#: Between these a page has the table.
-BEGIN: Final = "<!-- runs -->\n"
-END: Final = "<!-- /runs -->\n"
 
 _HEAD: Final = (
     "date",
@@ -39,7 +36,7 @@ def table(results: Iterable[Mapping[str, Any]]) -> str:
         results: each with `date`, `command`, `versions`, `seeds` and the figures of the ledger, as the commands print.
 
     Raises:
-        ValueError: a result is none of ours, or has lost something: no record is made of what is not mended.
+        ValueError: a result is none of ours, or not clean: no record is made of what is not mended.
     """
     rows = [_row(_HEAD), _row("---" for _ in _HEAD)]
     for result in results:
@@ -48,9 +45,9 @@ def table(results: Iterable[Mapping[str, Any]]) -> str:
             raise ValueError(
                 f"a result without {', '.join(sorted(missing))}: is it of simulate or torture --json?"
             )
-        if result["lost"] or result["faults"]:
+        if result["lost"] or result["faults"] or result.get("troubles"):
             raise ValueError(
-                f"{result['command']} on {result['date']} broke the promise: mend it and run it again"
+                f"{result['command']} on {result['date']} was not clean: mend it and run it again"
             )
         versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
         figures = [
@@ -78,13 +75,23 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
-def with_table(page: str, rows: str) -> str:
-    """*page* with *rows* as its table; a page without a place for it is left as it is."""
-    if BEGIN not in page:
+def used(results: Iterable[Mapping[str, Any]]) -> str:
+    """One line for each life of a process that a soak has watched: what it used at first and at last."""
+    return "".join(f"- {life}\n" for result in results for life in result.get("lives", ()))
+
+
+def with_part(page: str, name: str, text: str) -> str:
+    """*page* with *text* between the marks of that name; a page without these is left as it is."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->\n"
+    if begin not in page:
         return page
-    before, _, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    return f"{before}{BEGIN}{rows}{end}{after}"
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}{text}{end}{rest.partition(end)[2]}"
+
+
+def with_results(page: str, results: Sequence[Mapping[str, Any]]) -> str:
+    """*page* with what these runs came to."""
+    return with_part(with_part(page, "runs", table(results)), "soak", used(results))
 
 
 def results(folder: Path) -> list[dict[str, Any]]:
@@ -96,6 +103,6 @@ def results(folder: Path) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    rows = table(results(RESULTS))
+    found = results(RESULTS)
     for page in PAGES:
-        page.write_text(with_table(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
+        page.write_text(with_results(page.read_text(encoding="utf-8"), found), encoding="utf-8")

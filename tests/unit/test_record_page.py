@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from scripts.record_page import BEGIN, END, PAGES, RESULTS, results, table, with_table
+from scripts.record_page import PAGES, RESULTS, results, table, used, with_part, with_results
 
 from leveret.proof.ledger import judge
 
@@ -23,7 +23,7 @@ RUN: dict[str, Any] = {
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_shows_the_results_as_they_are(page):
     text = page.read_text(encoding="utf-8")
-    assert text == with_table(text, table(results(RESULTS))), "run make docs"
+    assert text == with_results(text, results(RESULTS)), "run make docs"
 
 
 def test_a_run_is_one_row():
@@ -44,8 +44,8 @@ def test_a_run_is_one_row():
     ]
 
 
-def test_no_record_is_made_of_a_run_that_broke_the_promise():
-    for broken in ({"lost": 1}, {"faults": [{"rule": "copies"}]}):
+def test_no_record_is_made_of_a_run_that_was_not_clean():
+    for broken in ({"lost": 1}, {"faults": [{"rule": "copies"}]}, {"troubles": ["not flat: …"]}):
         with pytest.raises(ValueError, match="mend it and run it again"):
             table([{**RUN, **broken}])
 
@@ -55,10 +55,24 @@ def test_a_result_of_something_else_is_refused():
         table([{"lost": 0, "faults": [], "lateness": {}, "seeds": 1, "versions": {}}])
 
 
-def test_the_table_stands_between_its_marks():
-    page = f"before\n{BEGIN}old\n{END}after\n"
-    assert with_table(page, "new\n") == f"before\n{BEGIN}new\n{END}after\n"
-    assert with_table("no place\n", "new\n") == "no place\n"
+def test_of_a_soak_each_life_is_a_line():
+    lives = ["retry-1 1, 1790 s: files 13 → 13", "retry-2 1, 700 s: too short to tell"]
+
+    assert used([RUN, {**RUN, "lives": lives}]) == f"- {lives[0]}\n- {lives[1]}\n"
+
+
+def test_a_part_stands_between_its_marks():
+    page = "before\n<!-- runs -->\nold\n<!-- /runs -->\nafter\n"
+    assert with_part(page, "runs", "new\n") == page.replace("old", "new")
+    assert with_part(page, "soak", "new\n") == page
+
+
+def test_the_results_are_put_in_all_their_places():
+    page = "<!-- runs -->\n<!-- /runs -->\n<!-- soak -->\n<!-- /soak -->\n"
+    runs = [{**RUN, "lives": ["retry-1 1, 1790 s: files 13 → 13"]}]
+
+    assert table(runs) in with_results(page, runs)
+    assert used(runs) in with_results(page, runs)
 
 
 def test_of_a_file_the_last_line_counts(tmp_path):

@@ -99,6 +99,10 @@ class Schedule:
 
     def add(self, due: Due, *, now: float) -> bool:
         """Take a row that was just written, or is to be tried again. False where the store will bring it in time."""
+        row = self._rows.get(due.key)
+        if row is not None and row[2].failure > due.failure:
+            # It failed again before all was told of an earlier failure, as where the confirm of that one is late.
+            return True
         when = now + due.due_in
         if due.due_in > self.horizon:
             # An older time of this key may be in here.

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.running_app import RunningApp
 
-from leveret import Leveret
+from leveret import Leveret, SoftFailure
 from leveret.core import envelope
 from leveret.core import headers as h
 from leveret.core.message import Outgoing, retry_key
@@ -335,3 +335,30 @@ async def test_thousands_that_are_due_in_one_second_go_oldest_first_and_hold_up_
         assert len(runs) == rows
     passed = [abs(int(body) - place) for place, body in enumerate(runs)]
     assert max(passed) <= 2 * MOST_OF_ONE_QUEUE, "the oldest did not go first"
+
+
+async def test_an_answer_that_never_came_moves_no_later_failure_of_the_same_message(runs):
+    app = Leveret("shop", broker="memory://", store="memory://")
+
+    @app.worker
+    async def charge(body: bytes) -> None:
+        runs.append(body)
+        if len(runs) == 1:
+            raise SoftFailure("again", retry_after=10)
+
+    t = RunningApp(app)
+    async with t:
+
+        def withhold(message, queues) -> None:
+            if queues == ["shop.charge"]:
+                t.broker.lose_next_confirm()
+
+        t.broker.on_publish.append(withhold)
+        headers = {h.RETRY_ID: "a", h.FAILURE: 1}
+        await t.store.put([entry(properties=Properties.build(message_id="a", headers=headers).raw)])
+        t.runner.retry_service.dispatch.rescan()
+        # It failed again at once, and what is waited for is the answer to its first failure.
+        await t.clock.advance(9.5)
+        assert len(runs) == 1
+        await t.clock.advance(1)
+        assert len(runs) == 2

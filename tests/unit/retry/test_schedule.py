@@ -181,6 +181,16 @@ def test_a_time_that_is_moved_beyond_the_horizon_is_left_to_the_store():
     assert popped(schedule, 100.0) == []
 
 
+def test_an_earlier_failure_takes_the_place_of_no_later_one():
+    schedule = Schedule(horizon=HORIZON)
+    schedule.refilled([], now=0.0)
+    schedule.add(due("a", 4, failure=2), now=0.0)
+    schedule.add(due("a", 1, failure=1), now=0.0)
+    schedule.add(due("a", HORIZON + 1, failure=1), now=0.0)
+    assert schedule.pop_due(3.0, 10) == []
+    assert [(row.key, row.failure) for row in schedule.pop_due(4.0, 10)] == [("a", 2)]
+
+
 def test_before_the_first_look_a_look_is_due_at_once_and_goes_back_to_nothing():
     schedule = Schedule()
     assert schedule.next_in(0.0) is None

@@ -119,6 +119,8 @@ class Dispatch:
         self._failure: asyncio.Future[None] | None = None
         #: Places that an alarm was raised for.
         self._alarmed: set[str] = set()
+        #: When what is overdue is looked for again, whatever is asked for until then.
+        self._look_again_at = float("inf")
         #: Whether the overdue lane has looked since it was last asked to.
         self.overdue_done = False
         self.republished = 0
@@ -131,8 +133,7 @@ class Dispatch:
         if due.due_in < -OVERDUE_AFTER:
             # A backlog of envelopes whose time passed while nobody took them in goes at the rate of what is overdue.
             self.schedule.forget(due.key)
-            self.overdue_done = False
-            self._look_overdue.set()
+            self._look_for_overdue()
             return
         self.schedule.add(due, now=self._clock.monotonic())
         self._woken.set()
@@ -196,6 +197,10 @@ class Dispatch:
             if self.schedule.refill_in(now) <= 0:
                 await self._refill()
                 now = self._clock.monotonic()
+            if now >= self._look_again_at:
+                # Where more is due than a refill can bring, each goes on at its cursor, and none goes back for what was
+                # due before it and did not stay in the schedule.
+                self._look_for_overdue()
             # Where no batch can begin the lane does not wait for one: what falls due meanwhile has to be looked at.
             let_go = [] if self._room.locked() else self._let_go()
             await self._begin(let_go)
@@ -249,9 +254,13 @@ class Dispatch:
             )
             if after is None:
                 # What others have stored too late lies before the part that was read.
-                self.overdue_done = False
-                self._look_overdue.set()
+                self._look_for_overdue()
             return
+
+    def _look_for_overdue(self) -> None:
+        self.overdue_done = False
+        self._look_overdue.set()
+        self._look_again_at = self._clock.monotonic() + self._horizon / 2
 
     async def _overdue_lane(self) -> None:
         """What was due before we looked: oldest first, at a rate of its own, so that fresh ones are on time (R2)."""
@@ -309,8 +318,7 @@ class Dispatch:
                 if ours and not self._in_hand(due) and not self.schedule.has(due):
                     self.add(due)
             if next_due is not None and next_due < -OVERDUE_AFTER and self.overdue_done:
-                self.overdue_done = False
-                self._look_overdue.set()
+                self._look_for_overdue()
 
     async def _pause(self, seconds: float) -> None:
         timer = self._clock.call_later(seconds, self._woken.set)

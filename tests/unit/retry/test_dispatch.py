@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tests.unit.running_app import RunningApp
@@ -362,3 +363,18 @@ async def test_an_answer_that_never_came_moves_no_later_failure_of_the_same_mess
         assert len(runs) == 1
         await t.clock.advance(1)
         assert len(runs) == 2
+
+
+async def test_what_did_not_stay_in_the_schedule_goes_within_half_a_minute_also_under_a_load_without_an_end(
+    app, runs, monkeypatch
+):
+    monkeypatch.setattr("leveret.retry.dispatch.Schedule", partial(Schedule, capacity=50))
+    t = RunningApp(app)
+    await stored(t, *(entry(str(number), wait=number) for number in range(120)))
+    async with t:
+        await t.clock.advance(1)
+        # Not told to the dispatcher: as if it had been left out where more was written than the schedule keeps.
+        await t.store.put([entry("left out", wait=1)])
+        await t.clock.advance(32)
+        assert t.runner.retry_service.dispatch.schedule.refilling() is not None, "all of it was loaded"
+        assert b"left out" in runs

@@ -312,6 +312,9 @@ class Dispatch:
             except StoreUnavailable:
                 await self._clock.sleep(1.0)
                 continue
+            if self._waiting(Lane.LOADED) >= MOST_DEFERRED:
+                # They write faster than it goes out. What is not taken now is overdue when there is room again.
+                rows = []
             for due, cursor in rows:
                 # What is due already, and comes after the part that is loaded, is for the next refill.
                 ours = due.due_in > 0 or self.schedule.covers(due, cursor, asked_at=asked_at)

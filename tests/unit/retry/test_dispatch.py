@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from tests.unit.running_app import RunningApp
+from tests.unit.running_app import FailingStore, RunningApp
 
 from leveret import Leveret, SoftFailure
 from leveret.core import envelope
@@ -378,3 +378,28 @@ async def test_what_did_not_stay_in_the_schedule_goes_within_half_a_minute_also_
         await t.clock.advance(32)
         assert t.runner.retry_service.dispatch.schedule.refilling() is not None, "all of it was loaded"
         assert b"left out" in runs
+
+
+async def test_what_standbys_write_faster_than_it_goes_out_is_left_to_the_store(app, runs, monkeypatch):
+    monkeypatch.setattr(FailingStore, "shared", True)
+    monkeypatch.setattr("leveret.retry.dispatch.MOST_DEFERRED", 200)
+    t = RunningApp(app, knobs=lambda knobs: replace(knobs, overdue_rate=None))
+    go_on = asyncio.Event()
+
+    async def slow(name, *_) -> None:
+        if name == "take":
+            await go_on.wait()
+
+    t.store.before = slow
+    async with t:
+        await t.clock.advance(1)
+        dispatch = t.runner.retry_service.dispatch
+        rows = 0
+        for many in (MOST_OF_ONE_QUEUE, *[100] * 20):
+            await t.store.put([entry(str(rows + number), wait=0.8) for number in range(many)])
+            rows += many
+            await t.clock.advance(1)
+        assert sum(map(len, dispatch._deferred.values())) + len(dispatch.schedule) < 600
+        go_on.set()
+        await t.clock.advance(10)
+        assert len(runs) == rows

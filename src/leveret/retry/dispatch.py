@@ -375,7 +375,8 @@ class Dispatch:
         under_way = sum(self._going[each] for each in lines) + self._silent[line.queue]
         room = MOST_OF_ONE_QUEUE - line.lane * KEPT_FOR_EARLIER - under_way
         if any(each > line and each in self._deferred for each in lines):
-            return min(room, BATCH - self._going[line])
+            before = sum(self._going[each] for each in lines if each <= line)
+            return min(room, BATCH + line.lane * KEPT_FOR_EARLIER - before)
         return room
 
     def _goes(self, due: Due) -> None:

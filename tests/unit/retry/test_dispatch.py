@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -403,3 +404,31 @@ async def test_what_standbys_write_faster_than_it_goes_out_is_left_to_the_store(
         go_on.set()
         await t.clock.advance(10)
         assert len(runs) == rows
+
+
+async def test_where_all_lanes_bring_more_to_a_queue_than_it_takes_each_goes_on(app, runs):
+    t = RunningApp(app, knobs=lambda knobs: replace(knobs, overdue_rate=None))
+    await stored(
+        t,
+        *(entry(f"overdue {number}", wait=-100) for number in range(8 * MOST_OF_ONE_QUEUE)),
+        *(entry(f"loaded {number}", wait=1) for number in range(3 * MOST_OF_ONE_QUEUE)),
+    )
+
+    async def slow(name, *_) -> None:
+        if name == "take":
+            await t.clock.sleep(0.2)
+
+    t.store.before = slow
+    async with t:
+        dispatch = t.runner.retry_service.dispatch
+        written = [entry(f"written {number}", wait=1) for number in range(3 * MOST_OF_ONE_QUEUE)]
+        await t.store.put(written)
+        for one in written:
+            dispatch.add(Due(one.key, one.failure, 1.0, one.queue, lane=Lane.WRITTEN))
+        await t.clock.advance(1.3)
+        before = Counter(body.split()[0] for body in runs)
+        await t.clock.advance(0.6)
+        went = Counter(body.split()[0] for body in runs) - before
+        assert len(dispatch._deferred) == 3, "one of them was done"
+        assert min(went[lane] for lane in (b"overdue", b"loaded", b"written")) >= 200
+        assert max(went, key=went.__getitem__) == b"written"

@@ -108,7 +108,12 @@ class Unroutable(PublishError):
 
 
 class PublishRefused(PublishError):
-    """The broker refused the message; it does not have it.
+    """The broker refused the message.
+
+    With a code, or where it goes to one queue, the broker does not have it. A nack (RabbitMQ docs, "Negative
+    acknowledgments for publishes") of what an exchange routes to several queues says that at least one of them did not
+    take it, for instance as it is full: the others may have it, and get one more copy, under the same id, at the next
+    try.
 
     Attributes:
         code: the AMQP reply code (403, 404, 406 …), or None for a plain nack, which may pass at a later try.

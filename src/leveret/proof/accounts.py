@@ -141,19 +141,29 @@ def _waits(ended: Ended) -> float:
     return max(ended.again_in or 0.0, 0.0 if ended.counted else LEAST_UNCOUNTED)
 
 
+#: What a publish was answered that may have arrived.
+_ARRIVES: Final = frozenset({"accepted", "unknown"})
+
+
 def accounts(record: Histories, case: Case) -> Iterator[Account]:
     """One account for each worker that takes the message, was given it, or is said to have it."""
     takers = record.terms.takers
     births: dict[str, list[Birth]] = {}
     for asked, answered in sent(case):
-        if answered is None or answered.answer in {"accepted", "unknown"}:
+        workers = takers.get(asked.type, (asked.type,))
+        # Of several queues one may have refused it, and the others have it.
+        if (
+            answered is None
+            or answered.answer in _ARRIVES
+            or (answered.answer == "refused" and len(workers) > 1)
+        ):
             birth = Birth(
                 at=asked.at,
                 sure=answered is not None and answered.answer == "accepted",
                 wait=asked.wait,
                 events=(asked,) if answered is None else (asked, answered),
             )
-            for worker in takers.get(asked.type, (asked.type,)):
+            for worker in workers:
                 births.setdefault(worker, []).append(birth)
     for type, at, run in case.returned:
         birth = Birth(at=at, sure=True, wait=0.0, events=run.events)

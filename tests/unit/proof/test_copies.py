@@ -194,6 +194,16 @@ def test_a_publish_that_was_unknown_may_be_there_once_for_each_sending():
     assert rules(refused) == ["copies"]
 
 
+def test_what_one_of_several_queues_refused_may_be_at_the_others():
+    events = [*published(0.0, "refused"), *run(1), *published(5), *run(6, worker="audit"), *run(7)]
+    takers = {"order.placed": ("charge", "audit")}
+    assert judge(events, takers=takers, max_attempts=3).faults == ()
+    assert rules([*published(0.0, "refused"), *run(1), *published(5), *run(7)]) == [
+        "copies",
+        "nothing invented",
+    ]
+
+
 def test_a_death_leaves_one_letter_and_one_more_for_a_blow_while_it_was_handed_over():
     death = [*published(), *run(1, outcome="hard")]
     assert rules([*death, *letter()]) == []

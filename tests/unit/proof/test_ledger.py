@@ -134,7 +134,7 @@ def run_what_nobody_sent(events: Events, pick: Pick) -> Events:
 
 
 def run_what_was_refused(events: Events, pick: Pick) -> Events:
-    asked = pick(every(events, Asked, lambda each: each.type == "order.placed"))
+    asked = pick(every(events, Asked, lambda each: len(TAKERS[each.type]) == 1))
     return [
         msgspec.structs.replace(event, answer="refused")
         if isinstance(event, Answered) and event.subject == asked.subject

@@ -84,6 +84,15 @@ class Place:
         said = await asyncio.to_thread(self.broker.node.ctl, "list_channels", "--no-table-headers", "pid")
         return len(said.splitlines())
 
+    async def until_channels(self, number: int) -> None:
+        """Wait until the broker says that there are so many: it buries those of a lost connection one by one."""
+        found = 0
+        for _ in range(30):
+            found = await self.channels()
+            if found == number:
+                return
+        raise AssertionError(f"the broker says {found} channels, expected {number}")
+
 
 class HeardAlarms:
     """Remembers which alarms were told, how often, and which of them hold."""

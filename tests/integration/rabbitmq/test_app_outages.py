@@ -246,6 +246,8 @@ async def test_b01_c08_after_50_forced_reconnects_consumers_channels_and_memory_
 ):
     app = place.app()
     ran = set()
+    # To publish, to declare, and to take the worker's messages, its suspects, envelopes and dead letters.
+    channels = 6
 
     @app.worker("order.placed")
     async def charge(order: dict) -> None:
@@ -270,6 +272,8 @@ async def test_b01_c08_after_50_forced_reconnects_consumers_channels_and_memory_
         await until(lambda: number in ran)
 
     async with app.running():
+        # Each look in ten seconds may find the connection cut: an alarm, and alarms have a connection of their own.
+        HeardAlarms(app)
         await until(all_is_up)
         tracemalloc.start()
         try:
@@ -278,7 +282,8 @@ async def test_b01_c08_after_50_forced_reconnects_consumers_channels_and_memory_
                 await reconnect(number)
             rows = dict.fromkeys(("charge", "retry", "events.dlq"), QueueRow(0, 0, 1))
             await place.until_rows(**rows)
-            channels, tasks = await place.channels(), len(asyncio.all_tasks())
+            await place.until_channels(channels)
+            tasks = len(asyncio.all_tasks())
             gc.collect()
             before = tracemalloc.get_traced_memory()[0]
             for number in range(5, 55):
@@ -288,7 +293,7 @@ async def test_b01_c08_after_50_forced_reconnects_consumers_channels_and_memory_
         finally:
             tracemalloc.stop()
         await place.until_rows(**rows)
-        assert await place.channels() == channels
+        await place.until_channels(channels)
         assert len(asyncio.all_tasks()) <= tasks
         # 55 remembered outcomes are a few kilobytes; a connection that is kept is a hundred.
         assert grown < 50 * 20_000

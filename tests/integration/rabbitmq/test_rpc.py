@@ -297,11 +297,7 @@ async def test_fifty_reconnects_leave_one_connection_for_calls_with_one_channel(
         await until(lambda: app._open.runner.endpoints[0].server.consuming)
         assert await app.call("price") == {"cents": 5}
         await until(lambda: place.broker.proxy.connections == connections)
-        for _ in range(50):
-            if await place.channels() == channels:
-                break
-            await asyncio.sleep(0.1)
-        assert await place.channels() == channels
+        await place.until_channels(channels)
         assert app._open.client.waiting == 0
 
 

@@ -28,6 +28,9 @@ Command = dict[str, Any]
 
 #: Of prctl, from linux/prctl.h: the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG: Final = 1
+#: Begins the names of the threads in a loop's own pool. They come one by one whenever none is idle, up to a bound of
+#: Python's, and so say nothing of who keeps starting threads.
+_POOL: Final = "asyncio_"
 #: Seconds in which a child must answer; it does in a few milliseconds, unless the machine is very busy.
 ANSWER: Final = 60.0
 
@@ -86,7 +89,7 @@ def figures(*, collects: bool = False) -> dict[str, float]:
     return {
         "memory": float(pages * os.sysconf("SC_PAGE_SIZE")),
         "files": float(sum(1 for _ in Path("/proc/self/fd").iterdir())),
-        "threads": float(threading.active_count()),
+        "threads": float(sum(not thread.name.startswith(_POOL) for thread in threading.enumerate())),
         "tasks": float(sum(len(asyncio.all_tasks(loop)) for loop in loops)),
         "timers": float(sum(map(_timers, loops))),
         "objects": float(len(objects)),

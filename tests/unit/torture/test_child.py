@@ -56,3 +56,17 @@ async def test_what_only_waits_for_the_collector_is_not_counted_in_a_soak():
 
     assert counted >= before + 1000
     assert collected < before + 500
+
+
+async def test_threads_of_a_loops_own_pool_are_not_counted():
+    before = figures()["threads"]
+    over = threading.Event()
+    pooled = [asyncio.create_task(asyncio.to_thread(over.wait)) for _ in range(3)]
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    await asyncio.sleep(0)
+    during = figures()["threads"]
+    over.set()
+    await asyncio.gather(*pooled, asyncio.to_thread(thread.join))
+
+    assert during == before + 1

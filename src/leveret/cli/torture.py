@@ -63,7 +63,10 @@ async def torture(
     ] = False,
     soak: Annotated[
         bool,
-        typer.Option("--soak", help="Also fail where memory, files, threads, … of a process keep growing."),
+        typer.Option(
+            "--soak",
+            help="Also fail where memory, files, threads, … of a process keep growing; from 16 minutes on.",
+        ),
     ] = False,
     beside: Annotated[
         Path | None,

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Literal
 
-from leveret.core.errors import Unroutable
+from leveret.core.errors import PublishError, PublishRefused, PublishTimeout, Unroutable
 from leveret.core.message import Outgoing
 from leveret.ports import World
 from leveret.transports.memory import MemoryTransport
@@ -19,7 +19,11 @@ from leveret.transports.memory_connection import Answer, Connection
 #: Seconds after which an answer is late for every publish: their deadline is 10 s.
 LATE = 12.0
 #: What may befall the next publish.
-Befalls = Literal["confirm lost", "confirm late", "nack", "returned", "cut before", "cut after"]
+Befalls = Literal[
+    "confirm lost", "confirm late", "nack", "returned", "cut before", "cut after", "channel closed"
+]
+#: A broker that failed within closes the channel with this reply code of AMQP 0-9-1.
+INTERNAL_ERROR = 541
 
 
 class FaultyBroker(MemoryBroker):
@@ -27,19 +31,24 @@ class FaultyBroker(MemoryBroker):
 
     Attributes:
         befalls: what befalls the next mandatory publishes, one after the other.
+        befalls_requests: what befalls the next requests.
     """
 
     def __init__(self) -> None:
         super().__init__("memory://simulated")
         self.befalls: Final[deque[Befalls]] = deque()
+        self.befalls_requests: Final[deque[Befalls]] = deque()
 
     def publish(self, connection: Connection, message: Outgoing, answer: Answer) -> None:
         """Take a publish, or have befall it what is to."""
-        if not self.befalls or not message.mandatory or self.blocked:
+        coming = self.befalls
+        if self.befalls_requests and _is_request(connection, message):
+            coming = self.befalls_requests
+        if not coming or not message.mandatory or self.blocked:
             super().publish(connection, message, answer)
             return
         loop = connection.loop
-        befalls = self.befalls.popleft()
+        befalls = coming.popleft()
         match befalls:
             case "nack":
                 self.refuse_next()
@@ -58,12 +67,14 @@ class FaultyBroker(MemoryBroker):
                 if befalls == "cut after":
                     loop.call_soon(self.lose, connection)
                 elif befalls == "confirm late":
-                    loop.call_later(LATE, self._answer, connection, answer)
+                    loop.call_later(LATE, self._answer, connection, answer, None)
+                elif befalls == "channel closed":
+                    self._answer(connection, answer, _closed(connection, message))
 
-    def _answer(self, connection: Connection, answer: Answer) -> None:
+    def _answer(self, connection: Connection, answer: Answer, error: PublishError | None) -> None:
         if connection.open and answer in connection.unanswered:
             connection.unanswered.remove(answer)
-            connection.answers.append((answer, None))
+            connection.answers.append((answer, error))
             connection.schedule()
 
     def lose_those_who_wait(self) -> None:
@@ -71,6 +82,20 @@ class FaultyBroker(MemoryBroker):
         for connection in list(self._connections):
             if connection.unanswered:
                 self.lose(connection)
+
+
+def _is_request(connection: Connection, message: Outgoing) -> bool:
+    """Whether it was sent on a call channel of that connection, and is to be answered there."""
+    return message.properties.reply_to in connection.addresses
+
+
+def _closed(connection: Connection, message: Outgoing) -> PublishError:
+    """What a client says of a publish whose channel was closed before its confirm came."""
+    words = f"{INTERNAL_ERROR} INTERNAL_ERROR, after it was stored"
+    if _is_request(connection, message):
+        # A call channel hands the code on to its calls, and is gone.
+        return PublishRefused(words, code=INTERNAL_ERROR)
+    return PublishTimeout(words)
 
 
 class NetworkedTransport(MemoryTransport):

@@ -28,16 +28,24 @@ GONE = (0.2, 4.0)
 
 def _befalls(befalls: Befalls) -> Fault:
     async def strike(run: Run, chance: random.Random, name: str) -> None:
-        blow = Blow(run.machine, name, befalls, "broker")
-        run.broker.befalls.extend([befalls] * chance.choice((1, 1, 2, 5)))
-        await run.until(lambda: not run.broker.befalls, 5.0)
-        run.broker.befalls.clear()
+        number = chance.choice((1, 1, 2, 5))
+        # One for each publish: cut twice, a message may be there twice more. What was refused is there no more often.
+        copies = befalls not in {"nack", "returned"}
+        blows = [
+            Blow(run.machine, f"{name}.{each}", befalls, "broker", copies=copies) for each in range(number)
+        ]
+        # Among a thousand messages are forty requests: they have faults of their own, or would have none.
+        queue = chance.choice((run.broker.befalls, run.broker.befalls, run.broker.befalls_requests))
+        queue.extend([befalls] * number)
+        await run.until(lambda: not queue, 5.0)
+        queue.clear()
         if befalls == "confirm lost":
             # What TCP carries is lost with its connection only; a heartbeat that fails ends it.
             await run.sleep(chance.uniform(0.1, HEARTBEATS))
             run.broker.lose_those_who_wait()
         await run.sleep(2 * LATE if befalls == "confirm late" else 0.5)
-        blow.heal()
+        for blow in blows:
+            blow.heal()
 
     return strike
 
@@ -80,12 +88,11 @@ async def _broker_restarted(run: Run, chance: random.Random, name: str) -> None:
 
 
 async def _consumer_cancelled(run: Run, chance: random.Random, name: str) -> None:
-    names = run.names
-    queues = (*map(names.queue, run.scene.workers), names.retry_queue, names.dead_letters)
-    queue = chance.choice(queues)
-    if queue not in run.broker.snapshot():
-        # Nobody has come so far as to declare it.
+    queues = sorted(name for name in run.broker.snapshot() if name.startswith(f"{run.scene.namespace}."))
+    if not queues:
+        # Nobody has come so far as to declare one.
         return
+    queue = chance.choice(queues)
     blow = Blow(run.machine, name, "consumers cancelled by the broker", "broker", note=queue)
     run.broker.cancel_consumers(queue)
     await run.sleep(0.5)

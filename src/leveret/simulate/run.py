@@ -223,7 +223,7 @@ class Run:
         for number, share in enumerate(shares):
             self.begin(f"producer-{number + 1}", roles.producer(share))
         if self.scene.channel is not None:
-            self.begin("caller", roles.caller(20, 0.5))
+            self.begin("caller", roles.caller(40, 0.5))
         self.begin("replayer", roles.replayer(lambda: self._last_replay))
         strikes = [self.loop.create_task(self._strike(fault, n)) for n, fault in enumerate(plan.faults)]
         for strike in strikes:

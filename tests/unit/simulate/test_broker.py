@@ -52,6 +52,7 @@ async def publish(loop: VirtualLoop, broker: FaultyBroker, befalls: Befalls, wit
         ("returned", 1.0, Unroutable, False),
         ("cut before", 1.0, PublishTimeout, False),
         ("cut after", 1.0, PublishTimeout, True),
+        ("channel closed", 1.0, PublishTimeout, True),
         ("confirm lost", 60.0, type(None), True),
         ("confirm late", LATE - 0.1, type(None), True),
         ("confirm late", LATE + 0.1, str, True),

@@ -21,6 +21,9 @@ Fault = Callable[["Run", random.Random, str], Awaitable[None]]
 HEARTBEATS = 60.0
 #: Seconds that a killed process is gone.
 GONE = (0.2, 4.0)
+#: Which arrival at a hand-over point is struck, and seconds that it is waited for.
+ARRIVALS = (1, 1, 2, 3, 10)
+PATIENCE = 15.0
 
 
 # ── At publishes ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -163,12 +166,14 @@ async def _kill(run: Run, chance: random.Random, name: str, victim: Process, why
     blow.heal()
 
 
-async def _killed_at_a_point(run: Run, chance: random.Random, name: str) -> None:
-    point = chance.choice(handover.ALL)
-    arrival = chance.choice((1, 1, 2, 3, 10))
-    victim = await run.arrives(point, arrival, 15.0)
-    if victim is not None:
-        await _kill(run, chance, name, victim, f"at {point}, {arrival}.")
+def _killed_at(point: str) -> Fault:
+    async def strike(run: Run, chance: random.Random, name: str) -> None:
+        arrival = chance.choice(ARRIVALS)
+        victim = await run.arrives(point, arrival, PATIENCE)
+        if victim is not None:
+            await _kill(run, chance, name, victim, f"at {point}, {arrival}.")
+
+    return strike
 
 
 async def _holder_killed(run: Run, chance: random.Random, name: str) -> None:
@@ -189,12 +194,15 @@ async def _holder_stopped(run: Run, chance: random.Random, name: str) -> None:
         await _stop(run, chance.uniform(LEASE, 4 * LEASE), name, holder)
 
 
-async def _stopped_at_a_point(run: Run, chance: random.Random, name: str) -> None:
+def _stopped_at(point: str) -> Fault:
     """With something in hand, half-way: what a process believes of its lease is old when it goes on."""
-    point, arrival = chance.choice(handover.ALL), chance.choice((1, 1, 2, 3, 10))
-    victim = await run.arrives(point, arrival, 15.0)
-    if victim is not None:
-        await _stop(run, chance.uniform(LEASE, 4 * LEASE), name, victim)
+
+    async def strike(run: Run, chance: random.Random, name: str) -> None:
+        victim = await run.arrives(point, chance.choice(ARRIVALS), PATIENCE)
+        if victim is not None:
+            await _stop(run, chance.uniform(LEASE, 4 * LEASE), name, victim)
+
+    return strike
 
 
 async def _stop(run: Run, seconds: float, name: str, victim: Process) -> None:
@@ -255,10 +263,10 @@ FAULTS: Final[Mapping[str, Fault]] = {
     "store slow": _store_slow,
     "store lies": _store_lies,
     "killed": _killed,
-    "killed at a point": _killed_at_a_point,
+    **{f"killed at {point}": _killed_at(point) for point in handover.ALL},
     "holder killed": _holder_killed,
     "stopped": _stopped,
-    "stopped at a point": _stopped_at_a_point,
+    **{f"stopped at {point}": _stopped_at(point) for point in handover.ALL},
     "holder stopped": _holder_stopped,
     "clock jumped": _clock_jumped,
     "rolling restart": _rolling_restart,

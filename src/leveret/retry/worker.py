@@ -405,12 +405,14 @@ class RetryWorker:
                 return
             if not self._may_publish:
                 return
+            # A generation alone may come again: the first failure after a removal counts from 1.
+            row = {"generation": generation, "fire_at": doc.get("fire_at")}
             await self._publish(doc, message)
         except Exception as error:  # noqa: BLE001 - a store and a publisher of any program, with errors of their own
             self._again(key, generation, error)
             return
         self._tries.pop(key, None)
-        await self._remove(key, generation)
+        await self._remove(key, row)
 
     async def _publish(self, doc: Mapping[str, Any], message: dict[str, Any]) -> None:
         publisher = self._publisher
@@ -436,14 +438,17 @@ class RetryWorker:
         if self._may_publish and not self._is_scheduled(key):
             self._schedule_in(key, generation, wait)
 
-    async def _remove(self, key: str, generation: Any) -> None:
-        """Remove what was published; it must not go out again while the store is away."""
+    async def _remove(self, key: str, row: Mapping[str, Any]) -> None:
+        """Remove what was published; it must not go out again while the store is away.
+
+        A removal that the store did and did not tell is asked for again, and must not take a later failure along.
+        """
         tries = 0
         while self._holds:
             try:
                 # Not while a later failure is being written: a store may look and remove in two steps.
                 async with self._alone(key):
-                    if not await self._store.delete(key, expected={"generation": generation}):
+                    if not await self._store.delete(key, expected=row):
                         self._another(key, await self._stored(key))
                 return
             except Exception as error:  # noqa: BLE001 - as above

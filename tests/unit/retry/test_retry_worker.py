@@ -464,6 +464,31 @@ async def test_what_is_published_is_not_published_again_while_the_store_is_away(
     assert (len(publisher.published), await rows(store)) == (1, [])
 
 
+async def test_a_removal_that_was_done_and_told_as_a_timeout_takes_no_later_failure_along(
+    make, store, publisher, clock, monkeypatch
+):
+    delete, lies = store.delete, True
+
+    async def lying(doc_id, *, expected=None):
+        nonlocal lies
+        found = await delete(doc_id, expected=expected)
+        if lies:
+            lies = False
+            raise StoreUnavailable("no answer in 30 s")
+        return found
+
+    monkeypatch.setattr(store, "delete", lying)
+    worker = make()
+    await worker(an_envelope(after=5))
+    await clock.advance(5)
+    assert (len(publisher.published), await rows(store)) == (1, [])
+    # It has failed again before the removal is asked for once more.
+    await worker(an_envelope(count=2, after=5))
+    await clock.advance(10)
+    assert [message["retry"]["count"] for message in publisher.published] == [1, 2]
+    assert await rows(store) == []
+
+
 async def test_c05_killed_between_publish_and_removal_it_sends_one_copy_more_and_the_same(
     make, store, publisher, clock, monkeypatch
 ):

@@ -122,6 +122,8 @@ class RetryWorker:
         #: Messages being given back right now, by key, and what is to be done with that key afterwards.
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._afterwards: dict[str, DueKey] = {}
+        #: What was published and is not removed yet, by key: as long as it lies there unchanged it must not go again.
+        self._published: dict[str, Mapping[str, Any]] = {}
         self._woken = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         #: When to ask for the lease next, by the monotonic clock; never, while it is being asked for.
@@ -242,6 +244,10 @@ class RetryWorker:
                 )  # fmt: skip
                 continue
             found.append((fire_at, key, doc.get("generation")))
+        if self._published:
+            # Another process may have removed some of it.
+            there = {key for _, key, _ in found}
+            self._published = {key: row for key, row in self._published.items() if key in there}
         late = 0
         for fire_at, key, generation in sorted(found, key=lambda row: row[:2]):
             known = self._due.get(key)
@@ -407,7 +413,9 @@ class RetryWorker:
                 return
             # A generation alone may come again: the first failure after a removal counts from 1.
             row = {"generation": generation, "fire_at": doc.get("fire_at")}
-            await self._publish(doc, message)
+            if self._published.get(key) != row:
+                await self._publish(doc, message)
+                self._published[key] = row
         except Exception as error:  # noqa: BLE001 - a store and a publisher of any program, with errors of their own
             self._again(key, generation, error)
             return
@@ -448,7 +456,9 @@ class RetryWorker:
             try:
                 # Not while a later failure is being written: a store may look and remove in two steps.
                 async with self._alone(key):
-                    if not await self._store.delete(key, expected=row):
+                    removed = await self._store.delete(key, expected=row)
+                    self._published.pop(key, None)
+                    if not removed:
                         self._another(key, await self._stored(key))
                 return
             except Exception as error:  # noqa: BLE001 - as above

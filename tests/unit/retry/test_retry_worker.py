@@ -489,6 +489,27 @@ async def test_a_removal_that_was_done_and_told_as_a_timeout_takes_no_later_fail
     assert await rows(store) == []
 
 
+@pytest.mark.parametrize("terms", [True, False])
+async def test_what_is_published_is_not_published_again_after_an_outage_that_outlasts_the_lease(
+    make, store, publisher, clock, monkeypatch, terms
+):
+    lease = MemoryRetryLease(clock=clock) if terms else Wayward()
+    worker = make(lease=lease)
+    await worker.start()
+    await worker(an_envelope(after=5))
+
+    async def away(*_, **__):
+        raise StoreUnavailable("away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "delete", away)
+        patched.setattr(lease, "acquire_or_renew", away)
+        await clock.advance(90)
+        assert (len(publisher.published), len(await rows(store))) == (1, 1)
+    await clock.advance(40)
+    assert (len(publisher.published), await rows(store)) == (1, [])
+
+
 async def test_c05_killed_between_publish_and_removal_it_sends_one_copy_more_and_the_same(
     make, store, publisher, clock, monkeypatch
 ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from tests.rabbitmq_node import Node
 from tests.rabbitmq_scene import hurried_world, until, url_of
 
-from leveret import Leveret, Message
+from leveret import Context, Leveret, Message
 from leveret.runtime.opening import Stand
 from leveret.runtime.world import system_world
 from leveret.stores.sqlite import SqliteStore
@@ -21,6 +20,9 @@ from leveret.transports.rabbitmq.transport import RabbitTransport
 BACKLOG, ORDERED = 2000, 300
 CUTS = 10
 PREFETCH = 20
+#: From this one on the messages of the backlog wait for the broker's end, however slow the ordered queues are until
+#: then: most of them must lie there when the broker comes back.
+KEPT = 1000
 #: Seconds that a handler of the backlog takes, and one of an ordered queue.
 SHORT, SHORTER = 0.02, 0.005
 
@@ -37,42 +39,40 @@ async def test_lost_connections_and_a_killed_broker_bury_no_innocent_message(
         knobs=lambda knobs: replace(knobs, suspects_every=0.1),
     )
     starts: dict[str, list[int]] = {"charge": [], "book": [], "vault": []}
-    done: Counter[tuple[str, int]] = Counter()
-    cuts_over = asyncio.Event()
+    done: dict[str, set[int]] = {worker: set() for worker in starts}
+    cuts_over, killed = asyncio.Event(), asyncio.Event()
     inside = 0
-    #: Of each start in the backlog after the broker's restart: how many others ran.
+    #: Of each start in the backlog after the broker's end: how many others ran.
     beside: list[int] = []
-    restarted = False
 
-    async def handle(worker: str, number: int, seconds: float) -> None:
-        starts[worker].append(number)
+    async def handle(number: int, ctx: Context, seconds: float) -> None:
+        starts[ctx.worker].append(number)
         if number == 0:
             # In hand through all of the cuts.
             await cuts_over.wait()
         await asyncio.sleep(seconds)
-        done[worker, number] += 1
+        done[ctx.worker].add(number)
 
     @app.worker("order", prefetch=PREFETCH)
-    async def charge(order: dict[str, Any]) -> None:
+    async def charge(order: dict[str, Any], ctx: Context) -> None:
         nonlocal inside
-        if restarted:
+        if killed.is_set():
             beside.append(inside)
         inside += 1
         try:
-            await handle("charge", order["number"], SHORT)
+            if order["number"] >= KEPT:
+                await killed.wait()
+            await handle(order["number"], ctx, SHORT)
         finally:
             inside -= 1
 
     @app.worker("entry", prefetch=1)
-    async def book(entry: dict[str, Any]) -> None:
-        await handle("book", entry["number"], SHORTER)
+    async def book(entry: dict[str, Any], ctx: Context) -> None:
+        await handle(entry["number"], ctx, SHORTER)
 
     @app.worker("deposit", prefetch=1, queue_type="quorum")
-    async def vault(deposit: dict[str, Any]) -> None:
-        await handle("vault", deposit["number"], SHORTER)
-
-    def of(worker: str) -> int:
-        return sum(name == worker for name, _ in done)
+    async def vault(deposit: dict[str, Any], ctx: Context) -> None:
+        await handle(deposit["number"], ctx, SHORTER)
 
     async with app:
         await app.publish_many(
@@ -83,22 +83,27 @@ async def test_lost_connections_and_a_killed_broker_bury_no_innocent_message(
         async with app.running():
             transport = app._opened("the test").parts.transport
             for cut in range(CUTS):
-                await until(lambda cut=cut: of("charge") > cut * 40 and transport.state == "connected")
+                await until(lambda cut=cut: len(done["charge"]) > cut * 40 and transport.state == "connected")
                 proxy.cut()
                 await until(lambda: transport.state != "connected")
-            assert {number for name, number in done if name in {"book", "vault"}} == set()
+            assert (done["book"], done["vault"]) == (set(), set())
             cuts_over.set()
-            await until(lambda: of("charge") > 700 and min(of("book"), of("vault")) > 50)
+            await until(lambda: len(done["charge"]) > 700 and min(map(len, done.values())) > 50)
             rabbitmq.kill()
             await until(lambda: transport.state != "connected")
-            restarted = True
+            killed.set()
             await asyncio.to_thread(rabbitmq.start)
-            await until(lambda: len(done) == BACKLOG + 2 * ORDERED, 60)
-        assert await app.counts() == (0, 0, 0, 0)
+            await until(lambda: sum(map(len, done.values())) == BACKLOG + 2 * ORDERED, 60)
+            # What is done may have another copy among the suspects.
+            async with asyncio.timeout(30):
+                while any(await app.counts()):  # noqa: ASYNC110 - no event tells of it
+                    await asyncio.sleep(0.05)
 
-    # A cut while a message is moved leaves a copy more, and the kill of the broker may bring either back once.
-    assert max(done.values()) <= 3
-    assert sum(count == 3 for count in done.values()) <= PREFETCH
+    # This process remembers what it has run, so what comes back is acked and no copy is run twice. But what comes back
+    # before it was run is moved, and its original acked: a cut right after that takes the ack back, and the broker's
+    # end does too, for a classic queue writes acks down a second late. Then it is moved again, and each copy is run.
+    # So a message may have three runs, or more, and all together one more for each that was in hand at each blow.
+    assert sum(map(len, starts.values())) - (BACKLOG + 2 * ORDERED) <= (CUTS + 1) * PREFETCH
     # A killed quorum queue may hand the next message over before it notices that nobody has the last one any more.
     assert starts["book"] == sorted(starts["book"])
     # Suspects run one at a time; after the restart the whole backlog bears a flag, and runs side by side all the same.

@@ -2,7 +2,7 @@
 
 # The interpreter that .venv is created with:  make test PYTHON=python3.13
 PYTHON ?= python3
-# Minutes of load:  make torture MINUTES=2  make soak MINUTES=30
+# Minutes of load:  make torture MINUTES=2  make soak MINUTES=60
 MINUTES ?= 10
 # Flags:  make demo ARGS="--seed 7"  make matrix ARGS="--short 4.3"
 ARGS ?=
@@ -29,6 +29,7 @@ test: $(VENV)/.installed-dev ## All tests
 torture: $(VENV)/.installed-dev ## Processes on a real RabbitMQ, struck every ten seconds: MINUTES=10, ARGS="--cluster"
 	@$(BIN)/leveret torture --minutes $(MINUTES) $(ARGS)
 
+soak: MINUTES = 30
 soak: $(VENV)/.installed-dev ## The same with few faults, and all that processes use must stay flat: MINUTES=30
 	@$(BIN)/leveret torture --minutes $(MINUTES) --every 120 --rate 40 --soak $(ARGS)
 

@@ -38,7 +38,10 @@ def _befalls(befalls: Befalls) -> Fault:
             Blow(run.machine, f"{name}.{each}", befalls, "broker", copies=copies) for each in range(number)
         ]
         # Among a thousand messages are forty requests: they have faults of their own, or would have none.
-        queue = chance.choice((run.broker.befalls, run.broker.befalls, run.broker.befalls_requests))
+        any_publish, requests = run.broker.befalls, run.broker.befalls_requests
+        queue = (
+            any_publish if run.scene.channel is None else chance.choice((any_publish, any_publish, requests))
+        )
         queue.extend([befalls] * number)
         await run.until(lambda: not queue, 5.0)
         queue.clear()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from leveret.core.errors import StoreUnavailable
@@ -38,6 +39,8 @@ class StoreHost:
     full: bool = False
     slow: float = 0.0
     lies: int = 0
+    #: In which its calls run that are no process's any more.
+    _machine: contextvars.Context = field(default_factory=contextvars.copy_context, init=False)
 
     def store(self) -> Store:
         """The store, as a process sees it."""
@@ -49,7 +52,17 @@ class StoreHost:
         Raises:
             StoreUnavailable: it does not, or says so.
         """
-        under_way = self.slow + (self.chance.uniform(*NETWORK) if self.shared else 0.0)
+        under_way = self.slow + self._network()
+        if not under_way:
+            return await self._do(name, call)
+        # What was sent is done, whether whoever sent it still waits for the answer or not. A machine of its own does it
+        # for a dead process too; a SQLite file is written by a thread, which dies with its process.
+        whose = self._machine if self.shared else None
+        doing = asyncio.get_running_loop().create_task(self._do(name, call, under_way), context=whose)
+        doing.add_done_callback(_hear, context=whose)
+        return await asyncio.shield(doing)
+
+    async def _do(self, name: str, call: Callable[[], Awaitable[Any]], under_way: float = 0.0) -> Any:
         if under_way:
             await asyncio.sleep(under_way)
         if self.down:
@@ -63,8 +76,18 @@ class StoreHost:
             self.lies -= 1
             raise StoreUnavailable("the simulated store gave no answer in time; it may have done it")
         if self.shared:
-            await asyncio.sleep(self.chance.uniform(*NETWORK))
+            await asyncio.sleep(self._network())
         return answer
+
+    def _network(self) -> float:
+        """Seconds on the way there, or back."""
+        return self.chance.uniform(*NETWORK) if self.shared else 0.0
+
+
+def _hear(doing: asyncio.Task[Any]) -> None:
+    """Look at an error that nobody may wait for any more."""
+    if not doing.cancelled():
+        doing.exception()
 
 
 class _Store(MemoryStore):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import random
 
@@ -10,7 +11,7 @@ import pytest
 from leveret.core.errors import StoreUnavailable
 from leveret.ports import Lease, Store
 from leveret.proof.serving import WRITES
-from leveret.simulate.loop import VirtualClock, VirtualLoop
+from leveret.simulate.loop import Body, VirtualClock, VirtualLoop
 from leveret.simulate.store import StoreHost
 from leveret.stores.memory import MemoryData
 from leveret.testing.store_contract.rows import an_entry
@@ -107,3 +108,38 @@ def test_a_slow_one_takes_its_time_for_each_call(loop: VirtualLoop, shared: bool
 
     assert 30.0 <= loop.run_until_complete(use()) < 30.1
     assert store.shared is shared
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_was_sent_is_done_though_whoever_sent_it_waits_no_more(loop: VirtualLoop, shared: bool):
+    machine = host(loop, shared=shared)
+    store = machine.store()
+
+    async def use() -> None:
+        await store.open()
+        machine.slow = 30.0
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(store.put([an_entry("a")]), 1.0)
+        assert not machine.data.retries
+        await asyncio.sleep(30.0)
+
+    loop.run_until_complete(use())
+    assert len(machine.data.retries) == 1
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_machine_of_its_own_does_also_what_a_dead_process_had_sent(loop: VirtualLoop, shared: bool):
+    machine = host(loop, shared=shared)
+    store = machine.store()
+
+    async def use() -> None:
+        await store.open()
+        machine.slow = 30.0
+        body = Body("holder")
+        loop.start(body, store.put([an_entry("a")]))
+        await asyncio.sleep(1.0)
+        body.alive = False
+        await asyncio.sleep(30.0)
+
+    loop.run_until_complete(use())
+    assert len(machine.data.retries) == shared

@@ -23,7 +23,7 @@ SHORTEST: Final = WARM + JUDGED + 60.0
 #: worker that gets the lease has some tasks more; and of what piled up in an outage of a minute, the allocator keeps
 #: the memory.
 LIMITS: Final[Mapping[str, float]] = {
-    "memory": 8 * MIB,
+    "memory": 10 * MIB,
     "objects": 1_500,
     "files": 6,
     "threads": 2,

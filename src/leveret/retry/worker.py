@@ -414,7 +414,8 @@ class RetryWorker:
             # A generation alone may come again: the first failure after a removal counts from 1.
             row = {"generation": generation, "fire_at": doc.get("fire_at")}
             if self._published.get(key) != row:
-                await self._publish(doc, message)
+                if not await self._publish(doc, message):
+                    return
                 self._published[key] = row
         except Exception as error:  # noqa: BLE001 - a store and a publisher of any program, with errors of their own
             self._again(key, generation, error)
@@ -422,7 +423,8 @@ class RetryWorker:
         self._tries.pop(key, None)
         await self._remove(key, row)
 
-    async def _publish(self, doc: Mapping[str, Any], message: dict[str, Any]) -> None:
+    async def _publish(self, doc: Mapping[str, Any], message: dict[str, Any]) -> bool:
+        """Straight to the queue that failed it, else through the exchange; False where it may not go any more."""
         publisher = self._publisher
         worker = self._keys.worker(doc)
         # Nothing but True counts: who merely has a method of that name has promised nothing.
@@ -431,8 +433,12 @@ class RetryWorker:
             and isinstance(publisher, QueuePublisherInterface)
             and await publisher.to_worker(worker, message) is True
         ):
-            return
+            return True
+        # The broker's answer took time, and the machine may have been suspended meanwhile.
+        if not self._may_publish:
+            return False
         await self._publisher(message)
+        return True
 
     def _again(self, key: str, generation: Any, error: Exception) -> None:
         tries = self._tries.get(key, 0)

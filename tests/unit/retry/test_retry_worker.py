@@ -776,6 +776,32 @@ async def test_an_error_at_a_renewal_ends_all_publishing_from_that_moment(make, 
     assert (publisher.entered, publisher.published) == (1, [])
 
 
+async def test_a_host_that_is_suspended_between_two_ways_to_publish_does_not_take_the_second(make, clock):
+    """The clock since boot goes on meanwhile, and the timers of the loop do not."""
+
+    class Host:
+        at = 0.0
+
+        def monotonic(self) -> float:
+            return self.at
+
+        now = monotonic
+
+    class Suspending(QueuePublisher):
+        async def to_worker(self, worker: str, message: dict) -> bool:
+            host.at += 31.0
+            lease.answer = False
+            return await super().to_worker(worker, message)
+
+    host, publisher, lease = Host(), Suspending(), Wayward()
+    worker = make(lease=lease, republish_publisher=publisher, clock=host.now)
+    await worker.start()
+    await worker(an_envelope(after=0))
+    await clock.advance(0)
+    assert host.at == 31.0
+    assert publisher.published == []
+
+
 async def test_a_holder_trusts_itself_from_the_start_of_its_last_renewal_and_no_longer(
     make, publisher, clock
 ):

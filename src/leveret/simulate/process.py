@@ -85,6 +85,10 @@ class Process:
         """Whether it lives, stopped or not."""
         return self.body.alive
 
+    def ended(self) -> bool:
+        """Whether what it does in this life has come to its end."""
+        return self.task is not None and self.task.done()
+
     def start(self) -> None:
         """Begin the next life."""
         machine = self.machine

@@ -167,7 +167,7 @@ class Run:
     async def back(self, process: Process, seconds: float) -> None:
         """Start a dead process again after so many seconds, unless somebody else has."""
         await asyncio.sleep(seconds)
-        if not process.alive or (process.task is not None and process.task.done()):
+        if not process.alive or process.ended():
             process.start()
 
     async def arrives(self, point: str, arrival: int, seconds: float) -> Process | None:
@@ -222,23 +222,26 @@ class Run:
         shares = [roles.Share(plan.asks[::2]), roles.Share(plan.asks[1::2])]
         for number, share in enumerate(shares):
             self.begin(f"producer-{number + 1}", roles.producer(share))
+        callers = []
         if self.scene.channel is not None:
-            self.begin("caller", roles.caller(40, 0.5))
-        self.begin("replayer", roles.replayer(lambda: self._last_replay))
+            callers.append(self.begin("caller", roles.caller(40, 0.5)))
+        replayer = self.begin("replayer", roles.replayer(lambda: self._last_replay))
         strikes = [self.loop.create_task(self._strike(fault, n)) for n, fault in enumerate(plan.faults)]
         for strike in strikes:
             await strike
         await self._rest(lambda: all(share.done for share in shares))
         self._last_replay = True
-        replayer = self.processes[-1]
-        await self.until(lambda: replayer.task is not None and replayer.task.done(), 120)
+        await self.until(replayer.ended, 120)
+        # A call that fails leaves a dead letter: the last one is made before all is looked at.
+        await self._stop(callers)
         await self._rest(lambda: True)
-        for process in self.processes:
-            process.stopping.set()
-        await self.until(
-            lambda: all(process.task is None or process.task.done() for process in self.processes), 60
-        )
+        await self._stop(self.processes)
         self._survey()
+
+    async def _stop(self, processes: Sequence[Process]) -> None:
+        for process in processes:
+            process.stopping.set()
+        await self.until(lambda: all(process.ended() for process in processes), 60)
 
     async def _strike(self, fault: Planned, number: int) -> None:
         await asyncio.sleep(fault.at)

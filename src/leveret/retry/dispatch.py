@@ -297,29 +297,35 @@ class Dispatch:
 
     async def _others_lane(self) -> None:
         """What standbys have stored for soon, or what they stored too late: nothing else tells us of it (R4)."""
+        abreast_at = self._clock.monotonic()
         while True:
             await self._clock.sleep(OTHERS_EVERY)
             asked_at = self._clock.monotonic()
+            if not self._waiting(Lane.LOADED):
+                abreast_at = asked_at
+            # Where a burst is being worked off, what is not due yet is not to wait behind it, whoever has written it.
+            behind = asked_at - abreast_at > OVERDUE_AFTER
+            lane = Lane.WRITTEN if behind else Lane.LOADED
             try:
                 with self._asking(_LOOKING):
                     rows = await self._store.upcoming(
                         self._namespace,
                         within=2 * OTHERS_EVERY,
-                        since=OVERDUE_AFTER,
+                        since=0.0 if behind else OVERDUE_AFTER,
                         limit=self.schedule.capacity,
                     )
                     next_due = await self._store.next_due(self._namespace)
             except StoreUnavailable:
                 await self._clock.sleep(1.0)
                 continue
-            if self._waiting(Lane.LOADED) >= MOST_DEFERRED:
+            if self._waiting(lane) >= MOST_DEFERRED:
                 # They write faster than it goes out. What is not taken now is overdue when there is room again.
                 rows = []
             for due, cursor in rows:
                 # What is due already, and comes after the part that is loaded, is for the next refill.
                 ours = due.due_in > 0 or self.schedule.covers(due, cursor, asked_at=asked_at)
                 if ours and not self._in_hand(due) and not self.schedule.has(due):
-                    self.add(due)
+                    self.add(due._replace(lane=lane))
             if next_due is not None and next_due < -OVERDUE_AFTER and self.overdue_done:
                 self._look_for_overdue()
 

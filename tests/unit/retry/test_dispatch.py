@@ -310,7 +310,11 @@ async def test_a_backlog_without_a_rate_is_read_no_faster_than_it_goes_and_holds
         assert max(late) <= MOST_OF_ONE_QUEUE, "the oldest did not go first"
 
 
-async def test_thousands_that_are_due_in_one_second_go_oldest_first_and_hold_up_no_fresh_one(app, runs):
+@pytest.mark.parametrize("writer", ["this process", "a standby"])
+async def test_thousands_that_are_due_in_one_second_go_oldest_first_and_hold_up_no_fresh_one(
+    app, runs, monkeypatch, writer
+):
+    monkeypatch.setattr(FailingStore, "shared", writer == "a standby")
     t = RunningApp(app, knobs=lambda knobs: replace(knobs, overdue_rate=None))
     rows = MOST_DEFERRED + 3 * MOST_OF_ONE_QUEUE
     await stored(t, *(entry(f"{number:05}", wait=2 + number / rows) for number in range(rows)))
@@ -326,9 +330,10 @@ async def test_thousands_that_are_due_in_one_second_go_oldest_first_and_hold_up_
         assert len(runs) < rows * 2 / 3
         fresh = entry("fresh", wait=1)
         await t.store.put([fresh])
-        t.runner.retry_service.dispatch.add(
-            Due(fresh.key, fresh.failure, 1.0, fresh.queue, lane=Lane.WRITTEN)
-        )
+        if writer == "this process":
+            t.runner.retry_service.dispatch.add(
+                Due(fresh.key, fresh.failure, 1.0, fresh.queue, lane=Lane.WRITTEN)
+            )
         await t.clock.advance(1.5)
         assert len(runs) < rows
         assert b"fresh" in runs
@@ -400,7 +405,7 @@ async def test_what_standbys_write_faster_than_it_goes_out_is_left_to_the_store(
             await t.store.put([entry(str(rows + number), wait=0.8) for number in range(many)])
             rows += many
             await t.clock.advance(1)
-        assert sum(map(len, dispatch._deferred.values())) + len(dispatch.schedule) < 600
+        assert sum(map(len, dispatch._deferred.values())) + len(dispatch.schedule) <= len(Lane) * 200
         go_on.set()
         await t.clock.advance(10)
         assert len(runs) == rows

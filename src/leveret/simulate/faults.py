@@ -138,7 +138,8 @@ async def _store_full(run: Run, chance: random.Random, name: str) -> None:
 async def _store_slow(run: Run, chance: random.Random, name: str) -> None:
     blow = Blow(run.machine, name, "store slow", "store", note="each call takes 10 times the lease")
     run.store.slow = 10 * LEASE
-    await run.sleep(chance.uniform(1, 2 * LEASE))
+    # So short that it meets a call or two, as one that waits for a lock; or long enough to meet all who ask.
+    await run.sleep(chance.choice((0.3, chance.uniform(1, 2 * LEASE))))
     run.store.slow = 0.0
     await run.sleep(12 * LEASE)
     blow.heal()

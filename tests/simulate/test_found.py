@@ -1,4 +1,4 @@
-"""The faults of `docs/record.md` that a simulation can show, each as a short run with what struck. Undo a mend: it fails.
+"""The faults of `docs/record.md` that a simulation can show, each a short run with what struck. Undo a mend: it fails.
 
 Alarms, and what versions of RabbitMQ make of a queue's arguments, it cannot show; they have tests of their own there.
 """

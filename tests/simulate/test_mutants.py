@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from leveret.core.errors import LeaseLost
 from leveret.core.message import Outgoing
 from leveret.core.retry_entry import RetryEntry
 from leveret.pipeline import delivery as road
@@ -50,8 +51,13 @@ def ack_before_it_is_stored(patch: pytest.MonkeyPatch) -> None:
 
 
 def remove_before_the_republish_is_confirmed(patch: pytest.MonkeyPatch) -> None:
-    async def sent(self: Any, entries: list[RetryEntry], *_: Any) -> list[None]:
+    async def sent(
+        self: Any, entries: list[RetryEntry], _answers: Any, holds: Callable[[], bool], _unseen: Any
+    ) -> list[None]:
         for entry in entries:
+            # It breaks one promise, not two.
+            if not holds():
+                raise LeaseLost("the lease ended while entries were being republished")
             self._parts.transport.send(republish.outgoing(entry))
         return [None] * len(entries)
 

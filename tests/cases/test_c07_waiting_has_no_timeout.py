@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.cases.scene import Scene
 
 from leveret import Context, Leveret, SoftFailure
 
 
-async def test_c07_a_delay_of_three_hours_with_two_instances_and_a_lease_of_30_seconds_is_one_delivery():
-    scene = Scene()
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_c07_a_delay_of_three_hours_with_two_instances_and_a_lease_of_30_seconds_is_one_delivery(
+    store, tmp_path
+):
+    scene = Scene(tmp_path / "leveret.db" if store == "sqlite" else None)
     ran = []
 
     def instance() -> Leveret:

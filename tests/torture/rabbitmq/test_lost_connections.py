@@ -66,7 +66,7 @@ async def test_lost_connections_and_a_killed_broker_bury_no_innocent_message(
         finally:
             inside -= 1
 
-    @app.worker("entry", prefetch=1)
+    @app.worker("entry", prefetch=1, queue_type="classic")
     async def book(entry: dict[str, Any], ctx: Context) -> None:
         await handle(entry["number"], ctx, SHORTER)
 

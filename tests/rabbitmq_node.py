@@ -115,6 +115,9 @@ def running_node(config: str = "") -> Iterator[Node]:
         node = Node(folder, config)
         try:
             node.start()
+            # It answers before it has booted, and until then 4.0 loses what goes to the address of a direct reply: the
+            # node is not yet among those that it looks for the address on.
+            node.ctl("await_startup")
             yield node
         finally:
             node.end()

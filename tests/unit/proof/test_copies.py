@@ -232,3 +232,12 @@ def test_where_nobody_wrote_down_what_was_in_hand_a_blow_between_two_runs_excuse
 
 def test_a_result_that_no_handler_returned_is_invented():
     assert rules([*published(), *run(1), *run(3, worker="post")]) == ["nothing invented"]
+
+
+def test_a_result_that_no_queue_took_has_a_letter_of_its_own_before_it_is_replayed_and_dies():
+    replay: Events = [Replayed(at=0.5, by="hand", worker="charge", subject="o1", letter="l1")]
+    died = [*published(), *replay, *run(1, outcome="hard", replayed=1)]
+    assert rules([*died, *letter("unroutable result"), *letter()]) == []
+    assert rules([*died, *letter("unroutable result"), *letter(), *letter()]) == ["copies"]
+    late: Events = [Replayed(at=1.5, by="hand", worker="charge", subject="o1", letter="l1")]
+    assert rules([*published(), *run(1, outcome="hard"), *late, *letter(), *letter()]) == ["copies"]

@@ -44,6 +44,18 @@ def entry(name: str = "a", *, wait: float = 0.0, queue: str = "shop.charge", **m
     return RetryEntry(**(defaults | more))
 
 
+def takes_held(t: RunningApp) -> asyncio.Event:
+    """Until this is set, the store hands out nothing that is due."""
+    go_on = asyncio.Event()
+
+    async def held(name, *_) -> None:
+        if name == "take":
+            await go_on.wait()
+
+    t.store.before = held
+    return go_on
+
+
 async def stored(t: RunningApp, *entries: RetryEntry) -> None:
     """What an earlier process has left in the store."""
     store = MemoryStore(clock=t.clock, data=t.data)
@@ -283,13 +295,7 @@ async def test_a_backlog_without_a_rate_is_read_no_faster_than_it_goes_and_holds
     rows = MOST_DEFERRED + 3 * MOST_OF_ONE_QUEUE
     on_time = entry("on time", wait=2.5)
     await stored(t, on_time, *(entry(f"{number:05}", wait=number / 1000 - 100) for number in range(rows)))
-    go_on = asyncio.Event()
-
-    async def slow(name, *_) -> None:
-        if name == "take":
-            await go_on.wait()
-
-    t.store.before = slow
+    go_on = takes_held(t)
     async with t:
         await t.clock.advance(2)
         dispatch = t.runner.retry_service.dispatch
@@ -390,13 +396,7 @@ async def test_what_standbys_write_faster_than_it_goes_out_is_left_to_the_store(
     monkeypatch.setattr(FailingStore, "shared", True)
     monkeypatch.setattr("leveret.retry.dispatch.MOST_DEFERRED", 200)
     t = RunningApp(app, knobs=lambda knobs: replace(knobs, overdue_rate=None))
-    go_on = asyncio.Event()
-
-    async def slow(name, *_) -> None:
-        if name == "take":
-            await go_on.wait()
-
-    t.store.before = slow
+    go_on = takes_held(t)
     async with t:
         await t.clock.advance(1)
         dispatch = t.runner.retry_service.dispatch

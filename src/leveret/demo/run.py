@@ -160,7 +160,10 @@ class Demo:
             counts = moment.counts
             if counts.queued or counts.running or counts.waiting or not all(work.done() for work in works):
                 calm = now
-            elif (ledger := await self._account(counts)).lost == 0 or now - calm > MISSING:
+            elif (ledger := await self._account(counts)).waiting:
+                # It was passing from hand to hand when all was counted.
+                calm = now
+            elif ledger.lost == 0 or now - calm > MISSING:
                 return ledger
             if now - changed > STUCK:
                 return await self._account(counts)

@@ -67,10 +67,11 @@ async def test_a_leveret_that_acks_a_moment_before_it_stores_is_found_out(
     # The processes of the shop run this one; who strikes and judges them does not.
     monkeypatch.setenv("PYTHONPATH", str(broken))
     setting = Setting(
-        minutes=0.2, seed=15, every=(1, 1), rate=RATE, soft=1.0, broker=rabbitmq.url, namespace="torture-broken",
+        minutes=0.25, seed=283, every=(1, 1), rate=RATE, soft=1.0, broker=rabbitmq.url, namespace="torture-broken",
         faults=("killed",), folder=tmp_path / "report",
     )  # fmt: skip
-    assert {"retry-1", "retry-2"} <= {fault.target for fault in setting.plan()}
+    # Again and again while there is load, whichever of them holds the lease.
+    assert sum(fault.target.startswith("retry") and fault.at > 3 for fault in setting.plan()) >= 6
 
     outcome = await perform(setting, say=lambda _: None, asked_to_stop=asyncio.Event())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
@@ -141,22 +141,13 @@ def _waits(ended: Ended) -> float:
     return max(ended.again_in or 0.0, 0.0 if ended.counted else LEAST_UNCOUNTED)
 
 
-#: What a publish was answered that may have arrived.
-_ARRIVES: Final = frozenset({"accepted", "unknown"})
-
-
 def accounts(record: Histories, case: Case) -> Iterator[Account]:
     """One account for each worker that takes the message, was given it, or is said to have it."""
     takers = record.terms.takers
     births: dict[str, list[Birth]] = {}
     for asked, answered in sent(case):
         workers = takers.get(asked.type, (asked.type,))
-        # Of several queues one may have refused it, and the others have it.
-        if (
-            answered is None
-            or answered.answer in _ARRIVES
-            or (answered.answer == "refused" and len(workers) > 1)
-        ):
+        if answered is None or _may_have_arrived(answered.answer, workers):
             birth = Birth(
                 at=asked.at,
                 sure=answered is not None and answered.answer == "accepted",
@@ -176,6 +167,11 @@ def accounts(record: Histories, case: Case) -> Iterator[Account]:
     for worker in sorted(case.runs.keys() | {each.worker for each in case.found if each.worker is not None}):
         if worker not in births:
             yield Account(record, case, worker, [])
+
+
+def _may_have_arrived(answer: Answer, workers: Sequence[str]) -> bool:
+    """Whether one of these may have what was answered so: of several queues one may have refused it for all."""
+    return answer in {"accepted", "unknown"} or (answer == "refused" and len(workers) > 1)
 
 
 def sent(case: Case) -> Iterator[tuple[Asked, Answered | None]]:

@@ -353,14 +353,14 @@ class Dispatch:
     def _in_hand(self, due: Due) -> bool:
         """Whether this row is being republished, or waits for room in its queue."""
         return due.key in self.under_way or any(
-            due.key in self._deferred.get(_Line(lane, due.queue), ()) for lane in Lane
+            due.key in self._deferred.get(line, ()) for line in _lines_of(due.queue)
         )
 
     def _without_unanswered(self, rows: Sequence[Due]) -> list[Due]:
         """Rows that may go out; those that did and have no answer yet wait for it, with the rest of a silent queue."""
         going: list[Due] = []
         for due in rows:
-            line = _Line(due.lane, due.queue)
+            line = _line_of(due)
             answer = self._published.get((due.key, due.failure))
             waits = answer is not None and not answer.done()
             # Oldest first: nothing passes what waits for room in the same line.
@@ -377,17 +377,20 @@ class Dispatch:
 
     def _room_of(self, line: _Line) -> int:
         """How many more rows of that line may be under way; where later lanes wait, it leaves some room to them."""
-        lines = [_Line(lane, line.queue) for lane in Lane]
-        under_way = sum(self._going[each] for each in lines) + self._silent[line.queue]
-        room = MOST_OF_ONE_QUEUE - line.lane * KEPT_FOR_EARLIER - under_way
+        lines = _lines_of(line.queue)
+        unanswered = self._going_to(line.queue) + self._silent[line.queue]
+        room = MOST_OF_ONE_QUEUE - line.lane * KEPT_FOR_EARLIER - unanswered
         if any(each > line and each in self._deferred for each in lines):
             before = sum(self._going[each] for each in lines if each <= line)
             return min(room, BATCH + line.lane * KEPT_FOR_EARLIER - before)
         return room
 
+    def _going_to(self, queue: str) -> int:
+        return sum(self._going[line] for line in _lines_of(queue))
+
     def _goes(self, due: Due) -> None:
         self.under_way.add(due.key)
-        self._going[_Line(due.lane, due.queue)] += 1
+        self._going[_line_of(due)] += 1
 
     async def _start_batch(self, rows: Sequence[Due]) -> None:
         if self._closing:
@@ -409,7 +412,7 @@ class Dispatch:
         for line in sorted(self._deferred):
             rows = self._deferred[line]
             room = self._room_of(line)
-            silent = room <= 0 and not any(self._going[_Line(lane, line.queue)] for lane in Lane)
+            silent = room <= 0 and not self._going_to(line.queue)
             for _ in range(min(len(rows) if silent else room, len(rows))):
                 due = rows.pop(next(iter(rows)))
                 if silent:
@@ -439,7 +442,7 @@ class Dispatch:
                 await self._publish(open_rows)
         finally:
             self.under_way.difference_update(due.key for due in rows)
-            self._going.subtract(_Line(due.lane, due.queue) for due in rows)
+            self._going.subtract(map(_line_of, rows))
 
     async def _publish(self, rows: Sequence[Due]) -> None:
         """Take, publish, confirmed and not returned, delete."""
@@ -653,6 +656,14 @@ class Dispatch:
     def _asking(self, who: str) -> contextlib.AbstractContextManager[None]:
         title = f"retries of {self._namespace} cannot be read or removed; nothing is published blindly"
         return self._parts.store_condition.asking(who, title)
+
+
+def _line_of(due: Due) -> _Line:
+    return _Line(due.lane, due.queue)
+
+
+def _lines_of(queue: str) -> list[_Line]:
+    return [_Line(lane, queue) for lane in Lane]
 
 
 def _batches(rows: Sequence[Due]) -> Iterator[list[Due]]:

@@ -138,7 +138,7 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
                 self._batch = [received.popleft() for _ in range(min(self._most, len(received)))]
                 if not received:
                     self._arrived.clear()
-                await self._take_in([delivery for delivery in self._batch if not delivery.stale])
+                await self.take_in([delivery for delivery in self._batch if not delivery.stale])
                 self._batch = []
                 self._between.set()
         finally:
@@ -186,7 +186,8 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
         self._received.append(delivery)
         self._arrived.set()
 
-    async def _take_in(self, deliveries: Sequence[Delivery]) -> None:
+    async def take_in(self, deliveries: Sequence[Delivery]) -> None:
+        """Deal with one batch: when this returns each is stored and acked, set aside, or others have it by now."""
         taken: list[Taken[Entry]] = []
         for delivery in deliveries:
             if self._at_received is not None and self.parts.world.reached is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from leveret.core import handover
@@ -26,7 +26,7 @@ from leveret.pipeline.publishing import held_backoff
 from leveret.ports import Grant, Timer
 from leveret.retry.lease import LeaseKeeper
 from leveret.retry.republish import Republisher, place
-from leveret.retry.schedule import HORIZON, Schedule
+from leveret.retry.schedule import Schedule
 
 #: Rows in one transaction and one confirm wait, and how many such batches are under way.
 BATCH = 400
@@ -85,12 +85,16 @@ class Dispatch:
         keeper: LeaseKeeper,
         *,
         overdue_rate: float | None,
-        horizon: float = HORIZON,
-        published: dict[tuple[str, int], asyncio.Future[None] | None] | None = None,
+        horizon: float,
+        published: dict[tuple[str, int], asyncio.Future[None] | None],
+        storing: Callable[[str, int], bool],
     ) -> None:
         #: (key, failure) of rows that were published and are not removed yet, with the answer where it is not known to
         #: be a confirm. It outlives this object, so that a term which starts over publishes none of them blindly.
-        self._published = {} if published is None else published
+        self._published = published
+        #: Whether the store was asked here to take a row (key, failure) in, and has no answer yet. It may be seen,
+        #: and is put again where no answer comes: gone out and removed by then, it would go out twice.
+        self._storing = storing
         self._horizon = horizon
         self.schedule = Schedule(horizon=horizon)
         self._parts = parts
@@ -247,7 +251,7 @@ class Dispatch:
                 await self._clock.sleep(wait)
                 continue
             schedule.refilled(
-                (due for due, _ in rows),
+                (due for due, _ in rows if not self._storing(due.key, due.failure)),
                 now=self._clock.monotonic(),
                 asked_at=asked_at,
                 ended_at=rows[-1][1] if len(rows) == limit else None,
@@ -351,9 +355,11 @@ class Dispatch:
             await self._start_batch(batch)
 
     def _in_hand(self, due: Due) -> bool:
-        """Whether this row is being republished, or waits for room in its queue."""
-        return due.key in self.under_way or any(
-            due.key in self._deferred.get(line, ()) for line in _lines_of(due.queue)
+        """Whether this row is being stored or republished, or waits for room in its queue."""
+        return (
+            due.key in self.under_way
+            or self._storing(due.key, due.failure)
+            or any(due.key in self._deferred.get(line, ()) for line in _lines_of(due.queue))
         )
 
     def _without_unanswered(self, rows: Sequence[Due]) -> list[Due]:

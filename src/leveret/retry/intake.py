@@ -21,7 +21,7 @@ PREFETCH = 2000
 BATCH = 500
 
 
-class Intake(BatchConsumer[RetryEntry, Due | None]):
+class Intake(BatchConsumer[RetryEntry, Due]):
     """Takes envelopes from the retry queue while the lease is held; what nobody can use becomes a dead letter."""
 
     def __init__(self, parts: Parts, publisher: Publisher, *, scheduled: Callable[[Due], object]) -> None:
@@ -36,6 +36,12 @@ class Intake(BatchConsumer[RetryEntry, Due | None]):
         )
         self._publisher = publisher
         self._scheduled = scheduled
+        #: (key, failure) of rows that the store was asked to take and has not answered for.
+        self._unanswered: set[tuple[str, int]] = set()
+
+    def storing(self, key: str, failure: int) -> bool:
+        """Whether this row's put has no answer yet. A put that fails may have been done: it is asked for once more."""
+        return (key, failure) in self._unanswered
 
     async def finish(self) -> None:
         """Take no more, and return when what is in hand is stored and acked, or buried."""
@@ -63,19 +69,25 @@ class Intake(BatchConsumer[RetryEntry, Due | None]):
             self._bury(delivery, f"unreadable envelope: {type(error).__name__}: {error}")
         return None
 
-    async def write(self, entries: list[RetryEntry]) -> Sequence[Due | None]:
-        """Store these. Returns when each is due; None where a higher failure number waits already."""
+    async def take_in(self, deliveries: Sequence[Delivery]) -> None:
+        """As every batch; after it nothing is asked for again."""
+        try:
+            await super().take_in(deliveries)
+        finally:
+            self._unanswered.clear()
+
+    async def write(self, entries: list[RetryEntry]) -> Sequence[Due]:
+        """Store these. Returns when each is due, also where it, or a later failure of it, was stored already."""
+        self._unanswered.update((entry.key, entry.failure) for entry in entries)
         return [
             Due(entry.key, entry.failure, place.due_in, entry.queue, entry.size, Lane.WRITTEN)
-            if place.written
-            else None
             for entry, place in zip(entries, await self.parts.store.put(entries), strict=True)
         ]
 
-    def written(self, written: Due | None) -> None:
+    def written(self, written: Due) -> None:
         """Schedule it."""
-        if written is not None:
-            self._scheduled(written)
+        self._unanswered.discard((written.key, written.failure))
+        self._scheduled(written)
 
     def refused(self, one: Taken[RetryEntry], error: StoreRefused) -> None:
         """Bury it: no waiting makes it fit."""

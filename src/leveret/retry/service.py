@@ -235,6 +235,7 @@ class RetryService(TermService):
             overdue_rate=self._overdue_rate,
             horizon=self._horizon,
             published=self._published,
+            storing=self._storing,
         )
         self.dispatch = dispatch
         acts = RetryActs(self.parts, dispatch)
@@ -247,6 +248,9 @@ class RetryService(TermService):
             self.dispatch = None
             if self._taking_in is None:
                 self.intake = None
+
+    def _storing(self, key: str, failure: int) -> bool:
+        return self.intake is not None and self.intake.storing(key, failure)
 
     def _intake_for(self, scheduled: Callable[[Due], object]) -> Intake:
         self.intake = Intake(self.parts, self._publisher, scheduled=scheduled)

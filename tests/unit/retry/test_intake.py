@@ -8,15 +8,23 @@ from tests.unit.running_app import RunningApp
 from leveret import Leveret
 from leveret.core import envelope
 from leveret.core import headers as h
+from leveret.core.errors import StoreUnavailable
+from leveret.stores.memory import MemoryStore
 from leveret.testing.fake_clock import idle
 
 
 @pytest.fixture
-def app():
+def runs():
+    return []
+
+
+@pytest.fixture
+def app(runs):
     app = Leveret("shop", broker="memory://", store="memory://")
 
     @app.worker
-    async def charge(body: bytes) -> None: ...
+    async def charge(body: bytes) -> None:
+        runs.append(body)
 
     return app
 
@@ -140,3 +148,41 @@ async def test_an_envelope_that_cannot_be_read_for_a_fault_of_ours_is_a_dead_let
         assert letter.ending == "malformed"
         assert "a fault of ours" in letter.reason
         assert t.unsettled("shop.retry") == 0
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["a store of one host", "a store that hosts share"])
+async def test_what_was_stored_and_told_as_a_timeout_runs_once_though_it_is_seen_before_it_is_put_again(
+    app, runs, shared, monkeypatch
+):
+    monkeypatch.setattr(MemoryStore, "shared", shared)
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+
+        async def done_and_not_told(name, *arguments) -> None:
+            if name == "put":
+                await MemoryStore.put(t.store, *arguments)
+                raise StoreUnavailable("no answer within 5 s")
+
+        t.store.before = done_and_not_told
+        await t.send("shop.retry", b"one", **envelope_of("one", **{h.RETRY_AFTER: 1.0}))
+        # Until long after each way of looking into the store has looked.
+        await t.clock.advance(100)
+        assert [entry.message_id for entry, _ in t.data.retries.values()] == ["one"]
+        assert runs == []
+        t.store.before = None
+        await t.clock.advance(60)
+        assert runs == [b"one"]
+        assert t.data.retries == {}
+        assert t.unsettled("shop.retry") == 0
+
+
+async def test_an_envelope_that_comes_once_more_leaves_the_time_of_what_waits(app, runs):
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        await t.send("shop.retry", b"one", **envelope_of("one", **{h.RETRY_AFTER: 10.0}))
+        await t.clock.advance(5)
+        await t.send("shop.retry", b"one", **envelope_of("one", **{h.RETRY_AFTER: 10.0}))
+        await t.clock.advance(4.9)
+        assert runs == []
+        await t.clock.advance(0.2)
+        assert runs == [b"one"]

@@ -38,8 +38,9 @@ MOST_OF_ONE_QUEUE = 2 * BATCH
 KEPT_FOR_EARLIER = BATCH // 4
 #: Rows of a lane that wait in memory for room in their queue, before no more of it are taken.
 MOST_DEFERRED = 10_000
-#: Seconds until a row is looked at again that went out and has no answer yet, or whose queue withholds its answers.
-UNANSWERED_AGAIN = 1.0
+#: Seconds until a row is looked at again that went out and has no answer yet, or whose queue withholds its answers or
+#: has more rows waiting than are kept for it.
+LOOKED_AT_AGAIN = 1.0
 #: Bytes of bodies in one batch; a single larger one goes alone. Memory must not grow with what waits.
 BATCH_BYTES = 16 * 1024 * 1024
 #: What comes in so many seconds after its time is overdue; less is a clock that differs a little.
@@ -208,9 +209,7 @@ class Dispatch:
             # Where no batch can begin the lane does not wait for one: what falls due meanwhile has to be looked at.
             let_go = [] if self._room.locked() else self._let_go()
             await self._begin(let_go)
-            # Past the bound the rest stays in the schedule, which leaves to the store what it cannot keep.
-            full = self._waiting(Lane.WRITTEN) >= MOST_DEFERRED
-            due_now = [] if full else self.schedule.pop_due(now, BATCH)
+            due_now = self.schedule.pop_due(now, BATCH)
             rows = [due for due in due_now if due.key not in self.under_way]
             for due in due_now:
                 if due.key in self.under_way:
@@ -220,8 +219,7 @@ class Dispatch:
                 await self._start(rows)
             if rows or let_go:
                 continue
-            # Where it is full, the end of a batch wakes us.
-            next_in = None if full else self.schedule.next_in(now)
+            next_in = self.schedule.next_in(now)
             refill_in = self.schedule.refill_in(now)
             await self._pause(max(0.0, refill_in if next_in is None else min(next_in, refill_in)))
 
@@ -372,7 +370,11 @@ class Dispatch:
             # Oldest first: nothing passes what waits for room in the same line.
             full = line in self._deferred or self._room_of(line) <= 0
             if waits or (full and self._silent[due.queue]):
-                self.add(due._replace(due_in=UNANSWERED_AGAIN))
+                self.add(due._replace(due_in=LOOKED_AT_AGAIN))
+            elif full and line.lane is Lane.WRITTEN and self._waiting(Lane.WRITTEN) >= MOST_DEFERRED:
+                # Nobody asks whether there is room before writing it. The schedule leaves to the store what it cannot
+                # keep, and rows of other queues go on.
+                self.add(due._replace(due_in=LOOKED_AT_AGAIN))
             elif full:
                 # A batch of that queue is under way; its end wakes the lane, which lets them go.
                 self._deferred.setdefault(line, {})[due.key] = due

@@ -411,6 +411,39 @@ async def test_what_standbys_write_faster_than_it_goes_out_is_left_to_the_store(
         assert len(runs) == rows
 
 
+async def test_more_than_may_wait_for_one_slow_queue_holds_up_no_other_and_all_of_it_goes(
+    app, runs, monkeypatch
+):
+    monkeypatch.setattr("leveret.retry.dispatch.MOST_DEFERRED", 100)
+    t = RunningApp(app)
+    async with t:
+        await t.clock.advance(1)
+        t.broker.declare_queue("slow")
+        go_on = asyncio.Event()
+
+        async def held(name, *arguments) -> None:
+            if name == "take" and any(key.startswith("slow") for key, _ in arguments[1]):
+                await go_on.wait()
+
+        t.store.before = held
+        dispatch = t.runner.retry_service.dispatch
+
+        async def write(*entries: RetryEntry) -> None:
+            await t.store.put(entries)
+            for one in entries:
+                dispatch.add(Due(one.key, one.failure, one.wait, one.queue, lane=Lane.WRITTEN))
+
+        rows = MOST_OF_ONE_QUEUE + 300
+        await write(*(entry(str(number), wait=1.0, queue="slow") for number in range(rows)))
+        await write(entry("other", wait=2.0))
+        await t.clock.advance(2.1)
+        assert runs == [b"other"]
+        assert t.ready("slow") == 0
+        go_on.set()
+        await t.clock.advance(10)
+        assert t.ready("slow") == rows
+
+
 async def test_where_all_lanes_bring_more_to_a_queue_than_it_takes_each_goes_on(app, runs):
     t = RunningApp(app, knobs=lambda knobs: replace(knobs, overdue_rate=None))
     await stored(

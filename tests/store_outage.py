@@ -38,8 +38,10 @@ TRY_AGAIN = 0.2
 #: Seconds that an outage lasts at least, and in which what waits for its next try becomes due.
 LASTS = 2.0
 DUE_MEANWHILE = 1.0
-#: Messages of each kind; enough for batches, few enough for the slowest store.
+#: Messages of each kind; enough for batches, few enough for every way of being away to be tried.
 EACH = 8
+#: The same where the row B17 asks for a hundred that wait and fifty that fail meanwhile.
+EACH_OF_B17 = 50
 
 #: How each kind of message fails: softly so many times, or for good.
 FAILS = {"soft": 1, "twice": 2, "hard": 0}
@@ -74,6 +76,7 @@ class StoreOutage:
         monkeypatch: of the test, for shorter waits.
         transport: makes the app's transport; by default to a broker in memory.
         ttl: seconds that its leases last.
+        each: messages of each kind; two kinds wait when the store goes away, three fail meanwhile.
     """
 
     def __init__(
@@ -84,7 +87,9 @@ class StoreOutage:
         *,
         transport: Callable[[World], Transport] | None = None,
         ttl: float = TTL,
+        each: int = EACH,
     ) -> None:
+        self._each = each
         self.ledger = Ledger()
         self._store = store
         self._ttl = ttl
@@ -127,7 +132,7 @@ class StoreOutage:
     async def publish(self, kind: str, *, delay: float = 0.2) -> list[str]:
         """Messages of that kind, each of some kilobytes that no store makes smaller."""
         names = []
-        for _ in range(EACH):
+        for _ in range(self._each):
             body = {"kind": kind, "delay": delay, "noise": random.randbytes(8_000).hex()}
             names.append(await self.app.publish("order.placed", body))
             self.ledger.planned[names[-1]] = kind
@@ -161,7 +166,7 @@ class StoreOutage:
             await self.publish("soft", delay=0.0)
             await asyncio.wait_for(self._confirmed.wait(), 20.0)
             waiting = await self.publish("soft", delay=DUE_MEANWHILE)
-            await self._stored(2 * EACH)
+            await self._stored(2 * self._each)
             async with fault():
                 self._struck.set()
                 ends = time.monotonic() + lasts

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from tests.postgres_cluster import Cluster
 from tests.small_disk import SmallDisk
-from tests.store_outage import SHORT_TTL, TEN_LEASES, StoreOutage
+from tests.store_outage import EACH_OF_B17, SHORT_TTL, TEN_LEASES, StoreOutage
 
 from leveret.stores.postgres import PostgresStore, connections
 from leveret.torture.proxy import CutProxy
@@ -52,7 +52,7 @@ async def test_b17_a_server_that_is_killed(cluster: Cluster, outage):
         finally:
             await asyncio.to_thread(cluster.start)
 
-    await outage().survives(killed)
+    await outage(each=EACH_OF_B17).survives(killed)
 
 
 async def test_a_server_that_is_restarted_again_and_again(cluster: Cluster, outage):

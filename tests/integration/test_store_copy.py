@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 from tests.torture.test_killed_at_hand_over_points import rows
 
 from leveret.core.dead_letter import Replay
+from leveret.core.retry_entry import Filter
 from leveret.core.urls import parse_store
 from leveret.runtime.copying import StoreCopy
 from leveret.runtime.wiring import make_document_store, make_store
@@ -29,6 +35,34 @@ def url(request):
         return request.getfixturevalue("mongodb_url")
     cluster = request.getfixturevalue("postgres")
     return f"{cluster.url}?schema={cluster.schema()}"
+
+
+#: Copies from one store to another and kills itself once it has dealt with so many rows.
+KILLED_AFTER = """
+import asyncio, os, signal, sys
+from leveret.core.urls import parse_store
+from leveret.runtime.copying import StoreCopy
+from leveret.runtime.wiring import make_store
+from leveret.runtime.world import system_world
+
+async def copy(source, target, rows):
+    world = system_world()
+    stores = [make_store(parse_store(url, "--to"), world) for url in (source, target)]
+    for store in stores:
+        await store.open()
+
+    def told(more):
+        nonlocal rows
+        rows -= more
+        if rows <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    copy = StoreCopy(*stores, world=world, ttl=0.5)
+    async with copy.holding(["shop"]):
+        await copy.run("shop", told=told)
+
+asyncio.run(copy(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+"""
 
 
 async def copied(source, target):
@@ -77,6 +111,40 @@ async def test_from_a_file_to_a_server_and_back_nothing_is_changed_on_the_way(ur
         assert -0.01 <= found.due_at - row.due_at < 5
     assert by_key == {}
     assert {row.id: row for row in came[1]} == {row.id: row for row in went[1]}
+
+
+async def test_killed_on_its_way_among_the_retries_and_then_among_the_letters_it_goes_on_and_is_whole(
+    url, tmp_path
+):
+    world, source = system_world(), f"sqlite:///{tmp_path}/here.db"
+    stores = [make_store(parse_store(each, "--to"), world) for each in (source, url)]
+    for store in stores:
+        await store.open()
+    here, there = stores
+    try:
+        await here.put([an_entry(f"waits-{n}") for n in range(500)])
+        await here.keep([a_letter(f"dead-{n}") for n in range(500)])
+        copy = StoreCopy(here, there, world=world, ttl=30.0)
+        for rows, reached in ((100, (200, 0)), (600, (500, 200))):
+            child = await asyncio.to_thread(
+                subprocess.run, [sys.executable, "-c", KILLED_AFTER, source, url, str(rows)],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
+            )  # fmt: skip
+            assert child.returncode == -signal.SIGKILL
+            assert (await there.count_entries(Filter()), await there.count_letters(Filter())) == reached
+            assert any(
+                "wait until its time is over" in sentence for sentence in await copy.in_the_way("shop")
+            )
+            async with asyncio.timeout(10):
+                while await copy.in_the_way("shop"):  # noqa: ASYNC110 - a lease ends by time alone
+                    await asyncio.sleep(0.05)
+        whole = await copied(here, there)
+    finally:
+        for store in stores:
+            await store.close()
+    assert whole.whole
+    assert (whole.retries.there, whole.retries.copied) == (500, 0)
+    assert (whole.letters.there, whole.letters.copied) == (200, 300)
 
 
 async def test_documents_of_a_retry_worker_go_to_a_server_and_back_too(url, tmp_path):

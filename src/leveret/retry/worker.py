@@ -40,6 +40,9 @@ AT_ONCE = 100
 LONGEST_SLEEP = 60.0
 #: Between tries to give a message back, in seconds; the last one goes on.
 BACKOFF = (*HELD_BACKOFF, 60.0, 120.0, 300.0)
+#: Seconds for which a row is left alone that the store may have taken without saying so: longer than who brought the
+#: envelope waits before bringing it again. Gone out and removed by then, it would be stored and go out once more.
+DOUBTED = 60.0
 #: Seconds that a stop waits for what is being given back. A confirm and a removal take milliseconds; what takes longer
 #: waits for a broker or a store that is away.
 GRACE = 5.0
@@ -124,6 +127,8 @@ class RetryWorker:
         self._afterwards: dict[str, DueKey] = {}
         #: What was published and is not removed yet, by key: as long as it lies there unchanged it must not go again.
         self._published: dict[str, Mapping[str, Any]] = {}
+        #: Until when a row is left alone whose insert failed or is under way, by key and the monotonic clock.
+        self._doubted: dict[str, float] = {}
         self._woken = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         #: When to ask for the lease next, by the monotonic clock; never, while it is being asked for.
@@ -182,7 +187,13 @@ class RetryWorker:
         }
         if (scope := self._keys.scope(failed)) is not None:
             doc["scope"] = scope
-        await self._store.insert(doc, overwrite_existing=True)
+        self._doubted[key] = math.inf
+        try:
+            await self._store.insert(doc, overwrite_existing=True)
+        except BaseException:
+            self._doubted[key] = self._clock.monotonic() + DOUBTED
+            raise
+        del self._doubted[key]
         self._tries.pop(key, None)
         if self._may_publish:
             self._schedule(key, generation, fire_at)
@@ -248,6 +259,8 @@ class RetryWorker:
             # Another process may have removed some of it.
             there = {key for _, key, _ in found}
             self._published = {key: row for key, row in self._published.items() if key in there}
+        now = self._clock.monotonic()
+        self._doubted = {key: until for key, until in self._doubted.items() if until > now}
         late = 0
         for fire_at, key, generation in sorted(found, key=lambda row: row[:2]):
             known = self._due.get(key)
@@ -256,8 +269,12 @@ class RetryWorker:
                 continue
             if not self._may_publish:
                 return
+            doubted = self._doubted.get(key, now) - now
+            if doubted == math.inf:
+                # It is just being stored, and scheduled once that is told.
+                continue
             late += fire_at <= self._clock.now()
-            self._schedule(key, generation, fire_at)
+            self._schedule_in(key, generation, max(fire_at - self._clock.now(), doubted))
         if late:
             log.info("%s: %d stored retries are past their time and go now", self.name, late)
 

@@ -489,6 +489,72 @@ async def test_a_removal_that_was_done_and_told_as_a_timeout_takes_no_later_fail
     assert await rows(store) == []
 
 
+def doing_it_and_telling_a_timeout(store: MemoryDocumentStore):
+    insert = store.insert
+
+    async def lying(doc, overwrite_existing=False):
+        await insert(doc, overwrite_existing=overwrite_existing)
+        raise StoreUnavailable("no answer in 30 s")
+
+    return lying
+
+
+async def test_what_was_stored_and_told_as_a_timeout_goes_once_though_it_is_seen_before_it_is_stored_again(
+    make, store, publisher, clock, monkeypatch
+):
+    worker = make(lease=MemoryRetryLease(clock=clock))
+    await worker.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "insert", doing_it_and_telling_a_timeout(store))
+        with pytest.raises(StoreUnavailable):
+            await worker(an_envelope(after=5))
+        # Until the holder has looked at the store several times.
+        await clock.advance(40)
+    assert (len(publisher.published), len(await rows(store))) == (0, 1)
+    await worker(an_envelope(after=5))
+    await clock.advance(40)
+    assert (len(publisher.published), await rows(store)) == (1, [])
+
+
+async def test_what_was_stored_and_told_as_a_timeout_goes_though_nobody_brings_it_again(
+    make, store, publisher, clock, monkeypatch
+):
+    worker = make(lease=MemoryRetryLease(clock=clock))
+    await worker.start()
+    monkeypatch.setattr(store, "insert", doing_it_and_telling_a_timeout(store))
+    with pytest.raises(StoreUnavailable):
+        await worker(an_envelope(after=5))
+    await clock.advance(60 + 10)
+    assert (len(publisher.published), await rows(store)) == (1, [])
+
+
+async def test_what_is_being_stored_while_the_store_is_read_is_scheduled_when_that_ends(
+    make, store, publisher, clock, monkeypatch
+):
+    stored, go_on = asyncio.Event(), asyncio.Event()
+    insert = store.insert
+
+    async def slow(doc, overwrite_existing=False):
+        doc_id = await insert(doc, overwrite_existing=overwrite_existing)
+        stored.set()
+        await go_on.wait()
+        return doc_id
+
+    monkeypatch.setattr(store, "insert", slow)
+    worker = make()
+    await worker.start()
+    storing = asyncio.create_task(worker(an_envelope(after=5)))
+    await stored.wait()
+    await clock.advance(10)
+    await worker.schedule_pending()
+    await clock.advance(10)
+    assert publisher.published == []
+    go_on.set()
+    await storing
+    await clock.advance(1)
+    assert (len(publisher.published), await rows(store)) == (1, [])
+
+
 @pytest.mark.parametrize("terms", [True, False])
 async def test_what_is_published_is_not_published_again_after_an_outage_that_outlasts_the_lease(
     make, store, publisher, clock, monkeypatch, terms

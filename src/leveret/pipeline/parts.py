@@ -35,7 +35,9 @@ class Parts:
     store_condition: StoreCondition = field(init=False)
 
     def __post_init__(self) -> None:
-        self.store_condition = StoreCondition(self)
+        self.store_condition = StoreCondition(
+            self.names.namespace, store=self.store.display, alarms=lambda: self.alarms
+        )
 
     @property
     def where(self) -> Where:

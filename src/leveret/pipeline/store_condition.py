@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from leveret.core.alarm import RETRY_STORE_UNAVAILABLE, Alarm
 from leveret.core.errors import LeaseLost, StoreRefused, StoreUnavailable
-
-if TYPE_CHECKING:
-    from leveret.pipeline.parts import Parts
+from leveret.ports import Alarms
 
 
 class StoreCondition:
@@ -20,11 +17,15 @@ class StoreCondition:
     condition only for itself, and an answer to what was asked before a failure proves nothing.
 
     Args:
-        parts: of the app; its store is meant, and its alarms are told.
+        about: whose retries and dead letters lie there, as the alarm names it.
+        store: the store for people, without secrets.
+        alarms: who is told.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, about: str, *, store: str, alarms: Callable[[], Alarms]) -> None:
+        self._about = about
+        self._store = store
+        self._alarms = alarms
         #: Who was not answered, and the number of its last failure.
         self._unanswered: dict[str, int] = {}
         self._failures = 0
@@ -53,9 +54,10 @@ class StoreCondition:
         """It did not answer *who*."""
         self._failures += 1
         self._unanswered[who] = self._failures
-        about = self._parts.names.namespace
-        fields = {"store": self._parts.store.display, "error": why}
-        self._parts.alarms.emit(Alarm(code=RETRY_STORE_UNAVAILABLE, title=title, about=about, fields=fields))
+        fields = {"store": self._store, "error": why}
+        self._alarms().emit(
+            Alarm(code=RETRY_STORE_UNAVAILABLE, title=title, about=self._about, fields=fields)
+        )
 
     def over_for(self, *those: str) -> None:
         """It has answered these, or they ask no more."""
@@ -63,7 +65,7 @@ class StoreCondition:
         for who in those:
             self._unanswered.pop(who, None)
         if held and not self._unanswered:
-            self._parts.alarms.resolved(RETRY_STORE_UNAVAILABLE, self._parts.names.namespace)
+            self._alarms().resolved(RETRY_STORE_UNAVAILABLE, self._about)
 
     def _answered(self, who: str, failures_before: int) -> None:
         if self._unanswered.get(who, failures_before + 1) <= failures_before:

@@ -119,6 +119,7 @@ class RetryWorker:
                 clock=self._clock,
                 gained=self._gained,
                 lost=self._lost,
+                away=self._store_is_away,
             )
         )
         self._due = DueKeys()
@@ -310,6 +311,9 @@ class RetryWorker:
         if not self._closed:
             log.warning("%s publishes nothing from here on: %s", self.name, why)
         self._drop()
+
+    def _store_is_away(self, why: str | None) -> None:
+        """The lease could not be asked for, and why, or it could (None). Whoever runs this worker may tell people."""
 
     def _drop(self) -> None:
         """Forget what was scheduled, and end what is under way: another one may be at it from now on."""

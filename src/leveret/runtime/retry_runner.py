@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from leveret.core.topology import RMQExchangeConfig
 from leveret.pipeline.parts import log
+from leveret.pipeline.store_condition import StoreCondition
 from leveret.ports import (
     ConsumerManagerFactory,
     ConsumerManagerInterface,
@@ -39,12 +40,40 @@ class _Wrapping(Protocol):
     def wrapped(self) -> DocumentStoreInterface: ...
 
 
+class _TellingWorker(RetryWorker):
+    """A retry worker that tells people when its store is away, and when it is back (S2)."""
+
+    def __init__(self, worker_name: str, *, exchange: str, condition: StoreCondition, **given: Any) -> None:
+        self._exchange = exchange
+        self._condition = condition
+        super().__init__(worker_name, **given)
+
+    async def __call__(self, message: dict[str, Any]) -> None:
+        title = (
+            f"retries of {self._exchange} cannot be stored; they wait in {self._exchange}.{RETRY_WORKER_TYPE}"
+        )
+        with self._condition.asking("retries stored", title):
+            await super().__call__(message)
+
+    def _store_is_away(self, why: str | None) -> None:
+        if why is None:
+            self._condition.over_for("lease")
+        else:
+            title = (
+                f"the lease for the retries of {self._exchange} cannot be asked for; nothing is given back"
+            )
+            self._condition.failed("lease", title, why)
+
+
 class RetryWorkerRunner:
     """Runs a retry worker for programs that write the JSON form.
 
     It consumes `<exchange>.retry_worker`, bound to all that goes through *exchange*, stores soft failures, and gives
     each message back when it is due: to the queue `<republish exchange>.<failing worker>` where that exists, else to
     the republish exchange with the key it came with. Leveret's own workers do not need it.
+
+    While a store of ours does not answer, envelopes stay in hand and the alarm `retry_store_unavailable` is told, on
+    the alerts exchange of the namespace that *config* names, else of *exchange*.
 
     Args:
         config: names the broker and, where no *retry_store* is given, the store.
@@ -149,8 +178,10 @@ class RetryWorkerRunner:
             raise AssertionError("what was not given is made on a connection")
         await publisher.setup()
         self._undo.append(("the publisher", publisher.teardown))
-        worker = RetryWorker(
+        worker = _TellingWorker(
             self._worker_name,
+            exchange=self._exchange.name,
+            condition=self._condition(world, infra),
             retry_store=store,
             republish_publisher=publisher,
             message_key_func=self._key_func,
@@ -172,6 +203,21 @@ class RetryWorkerRunner:
             self._worker_name, self._exchange.name, queue, extra={"action": "shared"},
         )  # fmt: skip
         return consumer
+
+    def _condition(self, world: World, infra: RuntimeInfra | None) -> StoreCondition:
+        """Whether the store answers; people are told as the settings say, of a broker that was made from them."""
+        name = self._config.namespace or self._exchange.name
+        alarms = wiring.make_alarms(
+            world,
+            name,
+            broker=None if infra is None else self._config.broker,
+            transport=None if infra is None else infra.transport,
+            notify=self._config.notify,
+        )
+        alarms.start()
+        self._undo.append(("the alarms", alarms.aclose))
+        store = str(self._config.store) if self._store is None else type(self._store).__name__
+        return StoreCondition(self._exchange.name, store=store, alarms=lambda: alarms)
 
     # ── What was not given ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -9,7 +9,7 @@ from typing import Self
 
 import pytest
 
-from leveret.core.errors import BrokerUnreachable, ConfigError
+from leveret.core.errors import BrokerUnreachable, ConfigError, StoreUnavailable
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.core.topology import Binding, Names, Queue, RMQExchangeConfig, Topology
@@ -360,6 +360,73 @@ async def test_while_the_store_is_away_the_envelope_stays_in_hand_and_is_stored_
         assert len([row async for row in store.query({})]) == 1
         await scene.clock.advance(5)
         assert len(await scene.got("jobs.parser")) == 1
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Alarms, by what was told of which condition."""
+    return [
+        (record.action, record.code)
+        for record in caplog.records
+        if record.name == "leveret.alarms" and hasattr(record, "code")
+    ]
+
+
+ONE_ALARM = [("alarm", "retry_store_unavailable"), ("resolved", "retry_store_unavailable")]
+
+
+async def test_that_its_store_is_away_is_told_once_and_that_it_is_back_as_well(scene, caplog):
+    caplog.set_level("INFO", "leveret")
+
+    class Away(MemoryDocumentStore):
+        away = True
+
+        async def insert(self, doc, overwrite_existing=False):
+            if self.away:
+                raise StoreUnavailable("no route to db-1")
+            return await super().insert(doc, overwrite_existing)
+
+    store = Away(collection_name="r", doc_id_field="retry_key", clock=scene.clock)
+    await scene.queue("jobs.parser")
+    async with Running(scene, scene.runner(retry_store=store)):
+        for number in range(3):
+            message = a_failure()["data"] | {"data": {"doc_id": f"d{number}"}}
+            await scene.publish(a_failure(data=message))
+        await scene.clock.advance(100)
+        assert told(caplog) == ONE_ALARM[:1]
+        assert "they wait in jobs.retry_worker" in caplog.text
+        store.away = False
+        await scene.clock.advance(40)
+        assert told(caplog) == ONE_ALARM
+        assert len(await scene.got("jobs.parser")) == 3
+
+
+async def test_that_the_lease_cannot_be_asked_for_is_told_although_nothing_fails_meanwhile(scene, caplog):
+    caplog.set_level("INFO", "leveret")
+    away = False
+
+    class Store(MemoryDocumentStore):
+        def lease(self, name):
+            lease = super().lease(name)
+            renew = lease.acquire_or_renew
+
+            async def acquire_or_renew(*given):
+                if away:
+                    raise StoreUnavailable("no route to db-1")
+                return await renew(*given)
+
+            lease.acquire_or_renew = acquire_or_renew
+            return lease
+
+    store = Store(collection_name="r", doc_id_field="retry_key", clock=scene.clock)
+    async with Running(scene, scene.runner(retry_store=store)):
+        await scene.clock.advance(5)
+        assert told(caplog) == []
+        away = True
+        await scene.clock.advance(60)
+        assert told(caplog) == ONE_ALARM[:1]
+        away = False
+        await scene.clock.advance(1)
+        assert told(caplog) == ONE_ALARM
 
 
 async def test_c05_dropped_between_stored_and_acked_the_envelope_comes_again_and_is_one_row(

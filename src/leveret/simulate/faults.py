@@ -146,7 +146,9 @@ async def _store_slow(run: Run, chance: random.Random, name: str) -> None:
 
 
 async def _store_lies(run: Run, chance: random.Random, name: str) -> None:
-    blow = Blow(run.machine, name, "store does it and reports a timeout", "store")
+    # A standby cannot know that the holder has given out what it was not told to be stored; a holder alone does.
+    copies = run.store.shared
+    blow = Blow(run.machine, name, "store does it and reports a timeout", "store", copies=copies)
     run.store.lies += chance.choice((1, 2, 10))
     await run.until(lambda: not run.store.lies, 5.0)
     run.store.lies = 0

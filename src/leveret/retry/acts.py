@@ -16,6 +16,9 @@ VERBS: Final = (
     "retries.now", "retries.cancel", "retries.reschedule", "retries.hold", "retries.release", "retries.move",
 )  # fmt: skip
 
+#: A row that is put again after these would be there once more, or be sent to where it was.
+_NOT_WHILE_STORED: Final = ("retries.cancel", "retries.move")
+
 #: Rows that are changed in one transaction.
 BATCH = 500
 
@@ -50,7 +53,7 @@ class RetryActs:
             return Acknowledged(
                 self._parts.holder, 0, 0, ("it names no retries; acts never take nothing",), True
             )
-        asked = done = late = 0
+        asked = done = late = early = 0
         after: str | None = None
         chosen: list[RetryEntry] = []
         # Chosen first, changed after: what is changed moves in the order that is paged through.
@@ -65,6 +68,10 @@ class RetryActs:
             under_way = self._dispatch.under_way if self._dispatch is not None else set()
             free = [entry for entry in batch if entry.key not in under_way and not self._went_out(entry)]
             late += len(batch) - len(free)
+            if act.verb in _NOT_WHILE_STORED:
+                answered = [entry for entry in free if not self._being_stored(entry)]
+                early += len(free) - len(answered)
+                free = answered
             # Ours while they are changed: none goes out between the look and the change.
             ours = {entry.key for entry in free}
             under_way |= ours
@@ -75,13 +82,18 @@ class RetryActs:
         notes = []
         if late:
             notes.append(f"{late} too late: being published at this moment")
-        if asked - late - done:
-            notes.append(f"{asked - late - done} no longer waiting")
+        if early:
+            notes.append(f"{early} too early: being stored at this moment")
+        if asked - late - early - done:
+            notes.append(f"{asked - late - early - done} no longer waiting")
         return Acknowledged(self._parts.holder, asked, done, tuple(notes), True)
 
     def _went_out(self, entry: RetryEntry) -> bool:
         """Whether it was published already, and only its row is still there."""
         return self._dispatch is not None and self._dispatch.went_out(entry.key, entry.failure)
+
+    def _being_stored(self, entry: RetryEntry) -> bool:
+        return self._dispatch is not None and self._dispatch.being_stored(entry.key, entry.failure)
 
     async def _change(self, act: Act, batch: list[RetryEntry], grant: Grant) -> int:
         rows = [(entry.namespace, entry.key) for entry in batch]

@@ -95,7 +95,7 @@ class Dispatch:
         self._published = published
         #: Whether the store was asked here to take a row (key, failure) in, and has no answer yet. It may be seen,
         #: and is put again where no answer comes: gone out and removed by then, it would go out twice.
-        self._storing = storing
+        self.being_stored = storing
         self._horizon = horizon
         self.schedule = Schedule(horizon=horizon)
         self._parts = parts
@@ -249,7 +249,7 @@ class Dispatch:
                 await self._clock.sleep(wait)
                 continue
             schedule.refilled(
-                (due for due, _ in rows if not self._storing(due.key, due.failure)),
+                (due for due, _ in rows if not self.being_stored(due.key, due.failure)),
                 now=self._clock.monotonic(),
                 asked_at=asked_at,
                 ended_at=rows[-1][1] if len(rows) == limit else None,
@@ -356,17 +356,20 @@ class Dispatch:
         """Whether this row is being stored or republished, or waits for room in its queue."""
         return (
             due.key in self.under_way
-            or self._storing(due.key, due.failure)
+            or self.being_stored(due.key, due.failure)
             or any(due.key in self._deferred.get(line, ()) for line in _lines_of(due.queue))
         )
 
     def _without_unanswered(self, rows: Sequence[Due]) -> list[Due]:
-        """Rows that may go out; those that did and have no answer yet wait for it, with the rest of a silent queue."""
+        """Rows that may go out; those that did and have no answer yet wait for it, with the rest of a silent queue.
+
+        So do those that are being stored: also a person's act schedules what the store has not answered for.
+        """
         going: list[Due] = []
         for due in rows:
             line = _line_of(due)
             answer = self._published.get((due.key, due.failure))
-            waits = answer is not None and not answer.done()
+            waits = (answer is not None and not answer.done()) or self.being_stored(due.key, due.failure)
             # Oldest first: nothing passes what waits for room in the same line.
             full = line in self._deferred or self._room_of(line) <= 0
             if waits or (full and self._silent[due.queue]):

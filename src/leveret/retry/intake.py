@@ -21,7 +21,7 @@ PREFETCH = 2000
 BATCH = 500
 
 
-class Intake(BatchConsumer[RetryEntry, Due]):
+class Intake(BatchConsumer[RetryEntry, Due | None]):
     """Takes envelopes from the retry queue while the lease is held; what nobody can use becomes a dead letter."""
 
     def __init__(self, parts: Parts, publisher: Publisher, *, scheduled: Callable[[Due], object]) -> None:
@@ -76,18 +76,24 @@ class Intake(BatchConsumer[RetryEntry, Due]):
         finally:
             self._unanswered.clear()
 
-    async def write(self, entries: list[RetryEntry]) -> Sequence[Due]:
-        """Store these. Returns when each is due, also where it, or a later failure of it, was stored already."""
-        self._unanswered.update((entry.key, entry.failure) for entry in entries)
+    async def write(self, entries: list[RetryEntry]) -> Sequence[Due | None]:
+        """Store these. Returns when each is due; None where it, or a later failure of it, has long been waiting."""
+        rows = [(entry.key, entry.failure) for entry in entries]
+        # What is found there may be what an earlier try has put; nobody has scheduled that.
+        again = [row in self._unanswered for row in rows]
+        self._unanswered.update(rows)
         return [
             Due(entry.key, entry.failure, place.due_in, entry.queue, entry.size, Lane.WRITTEN)
-            for entry, place in zip(entries, await self.parts.store.put(entries), strict=True)
+            if place.written or tried
+            else None
+            for entry, tried, place in zip(entries, again, await self.parts.store.put(entries), strict=True)
         ]
 
-    def written(self, written: Due) -> None:
+    def written(self, written: Due | None) -> None:
         """Schedule it."""
-        self._unanswered.discard((written.key, written.failure))
-        self._scheduled(written)
+        if written is not None:
+            self._unanswered.discard((written.key, written.failure))
+            self._scheduled(written)
 
     def refused(self, one: Taken[RetryEntry], error: StoreRefused) -> None:
         """Bury it: no waiting makes it fit."""

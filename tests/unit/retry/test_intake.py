@@ -158,12 +158,7 @@ async def test_what_was_stored_and_told_as_a_timeout_runs_once_though_it_is_seen
     async with RunningApp(app) as t:
         await t.clock.advance(1)
 
-        async def done_and_not_told(name, *arguments) -> None:
-            if name == "put":
-                await MemoryStore.put(t.store, *arguments)
-                raise StoreUnavailable("no answer within 5 s")
-
-        t.store.before = done_and_not_told
+        t.store.before = done_and_not_told(t)
         await t.send("shop.retry", b"one", **envelope_of("one", **{h.RETRY_AFTER: 1.0}))
         # Until long after each way of looking into the store has looked.
         await t.clock.advance(100)
@@ -174,6 +169,64 @@ async def test_what_was_stored_and_told_as_a_timeout_runs_once_though_it_is_seen
         assert runs == [b"one"]
         assert t.data.retries == {}
         assert t.unsettled("shop.retry") == 0
+
+
+def done_and_not_told(t: RunningApp):
+    async def before(name, *arguments) -> None:
+        if name == "put":
+            await MemoryStore.put(t.store, *arguments)
+            raise StoreUnavailable("no answer within 5 s")
+
+    return before
+
+
+async def test_what_was_stored_without_an_answer_and_is_sent_for_now_runs_once(app, runs):
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        t.store.before = done_and_not_told(t)
+        await t.send("shop.retry", b"one", **envelope_of("one"))
+        await t.clock.advance(10)
+        asking = asyncio.ensure_future(app.retries.now("one"))
+        await t.clock.advance(10)
+        assert (await asking).done == 1
+        assert runs == []
+        t.store.before = None
+        await t.clock.advance(30)
+        assert runs == [b"one"]
+        await t.clock.advance(4000)
+        assert runs == [b"one"]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "move"])
+async def test_what_was_stored_without_an_answer_is_not_cancelled_or_moved_before_there_is_one(
+    app, runs, verb
+):
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        t.store.before = done_and_not_told(t)
+        await t.send("shop.retry", b"one", **envelope_of("one"))
+        await t.clock.advance(10)
+        act = app.retries.cancel("one") if verb == "cancel" else app.retries.move("one", to="elsewhere")
+        asking = asyncio.ensure_future(act)
+        await t.clock.advance(10)
+        assert (await asking).notes == ("1 too early: being stored at this moment",)
+        t.store.before = None
+        await t.clock.advance(4000)
+        assert (runs, t.data.letters) == ([b"one"], {})
+
+
+@pytest.mark.parametrize("by", [-3600, 3600])
+async def test_a_copy_of_an_envelope_after_a_jump_of_the_clock_moves_nothing(app, runs, by):
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        await t.send("shop.retry", b"one", **envelope_of("one", **{h.RETRY_AFTER: 30.0}))
+        await t.clock.advance(5)
+        t.clock.jump(by)
+        await t.send("shop.retry", b"one", **envelope_of("one", **{h.RETRY_AFTER: 30.0}))
+        await t.clock.advance(24)
+        assert runs == []
+        await t.clock.advance(2)
+        assert runs == [b"one"]
 
 
 async def test_an_envelope_that_comes_once_more_leaves_the_time_of_what_waits(app, runs):

@@ -502,7 +502,10 @@ class RetryWorker:
         if doc is None:
             self._tries.pop(key, None)
         elif _is_time(doc.get("fire_at")) and self._may_publish and not self._is_scheduled(key):
-            self._schedule(key, doc.get("generation"), doc["fire_at"])
+            # It may have been stored without an answer, as in `schedule_pending`.
+            now = self._clock.monotonic()
+            doubted = min(DOUBTED, self._doubted.get(key, now) - now)
+            self._schedule_in(key, doc.get("generation"), max(doc["fire_at"] - self._clock.now(), doubted))
 
 
 def _retry_of(message: object) -> Mapping[str, Any]:

@@ -931,3 +931,26 @@ async def test_no_secret_and_no_body_is_logged(make, clock, caplog):
     await worker(an_envelope(job_parameters={"token": "s3cr3t"}))
     await clock.advance(60)
     assert "s3cr3t" not in caplog.text
+
+
+async def test_a_next_failure_that_is_stored_without_an_answer_while_the_one_before_is_removed_goes_once(
+    make, store, clock, monkeypatch
+):
+    publisher = HeldPublisher()
+    worker = make(lease=MemoryRetryLease(clock=clock), republish_publisher=publisher)
+    await worker.start()
+    await worker(an_envelope(after=1))
+    await clock.advance(2)
+    assert publisher.begun.is_set()
+    # It was handed over, has failed again, and is stored before its first failure's confirm has come.
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "insert", doing_it_and_telling_a_timeout(store))
+        with pytest.raises(StoreUnavailable):
+            await worker(an_envelope(after=5, count=2))
+    publisher.let.set()
+    await clock.advance(30)
+    # Brought again after the consumer's wait.
+    await worker(an_envelope(after=5, count=2))
+    await clock.advance(100)
+    assert [message["retry"]["count"] for message in publisher.published] == [1, 2]
+    assert await rows(store) == []

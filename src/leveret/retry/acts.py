@@ -129,7 +129,7 @@ class RetryActs:
     def _forget(self, batch: list[RetryEntry]) -> None:
         if self._dispatch is not None:
             for entry in batch:
-                self._dispatch.schedule.forget(entry.key)
+                self._dispatch.forget(entry.key)
 
     def _look_again(self) -> None:
         if self._dispatch is not None:
@@ -138,6 +138,7 @@ class RetryActs:
     def _scheduled(self, batch: list[RetryEntry], due_in: float) -> None:
         for entry in batch:
             if entry.state != "held" and self._dispatch is not None:
+                self._dispatch.forget(entry.key)
                 self._dispatch.add(Due(entry.key, entry.failure, due_in, entry.queue, entry.size))
 
     async def _cancel(self, batch: list[RetryEntry], act: Act, grant: Grant) -> int:

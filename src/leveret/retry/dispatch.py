@@ -143,6 +143,14 @@ class Dispatch:
         self.schedule.add(due, now=self._clock.monotonic())
         self._woken.set()
 
+    def forget(self, key: str) -> None:
+        """This row is gone, or its time is no longer known, also where it waits for room in its queue."""
+        self.schedule.forget(key)
+        for line, rows in list(self._deferred.items()):
+            rows.pop(key, None)
+            if not rows:
+                del self._deferred[line]
+
     def went_out(self, key: str, failure: int) -> bool:
         """Whether this row was published, and could not be removed yet or has no answer yet."""
         return (key, failure) in self._published
@@ -249,7 +257,11 @@ class Dispatch:
                 await self._clock.sleep(wait)
                 continue
             schedule.refilled(
-                (due for due, _ in rows if not self.being_stored(due.key, due.failure)),
+                (
+                    due
+                    for due, _ in rows
+                    if not self.being_stored(due.key, due.failure) and not self._waits(due)
+                ),
                 now=self._clock.monotonic(),
                 asked_at=asked_at,
                 ended_at=rows[-1][1] if len(rows) == limit else None,
@@ -351,6 +363,11 @@ class Dispatch:
     async def _begin(self, going: Sequence[Due]) -> None:
         for batch in _batches(going):
             await self._start_batch(batch)
+
+    def _waits(self, due: Due) -> bool:
+        """Whether this failure of a row, or a later one, waits for room in its queue."""
+        lines = (self._deferred.get(line, {}) for line in _lines_of(due.queue))
+        return any(rows[due.key].failure >= due.failure for rows in lines if due.key in rows)
 
     def _in_hand(self, due: Due) -> bool:
         """Whether this row is being stored or republished, or waits for room in its queue."""

@@ -470,3 +470,47 @@ async def test_where_all_lanes_bring_more_to_a_queue_than_it_takes_each_goes_on(
         assert len(dispatch._deferred) == 3, "one of them was done"
         assert min(went[lane] for lane in (b"overdue", b"loaded", b"written")) >= 200
         assert max(went, key=went.__getitem__) == b"written"
+
+
+async def test_a_refill_does_not_bring_what_waits_for_a_slow_queue_once_more(app, runs):
+    t = RunningApp(app)
+    await stored(t, *(entry(f"other {number}", wait=number + 0.5) for number in range(1, 30)))
+
+    async def slow(name, *arguments) -> None:
+        if name == "take" and any(key.startswith("slow") for key, _ in arguments[1]):
+            await t.clock.sleep(3)
+
+    t.store.before = slow
+    async with t:
+        await t.clock.advance(1)
+        t.broker.declare_queue("slow")
+        rows = [entry(str(number), wait=1.0, queue="slow") for number in range(2 * MOST_DEFERRED)]
+        await t.store.put(rows)
+        for one in rows:
+            t.runner.retry_service.dispatch.add(Due(one.key, one.failure, 1.0, one.queue, lane=Lane.WRITTEN))
+        await t.clock.advance(29)
+        assert len(runs) == 29
+        await t.clock.advance(100)
+        assert t.ready("slow") == len({message.body for message in t.broker.messages("slow")}) == len(rows)
+
+
+async def test_a_retry_that_waits_for_room_and_is_put_off_by_hand_does_not_go_before(app, runs):
+    t = RunningApp(app)
+    async with t:
+        await t.clock.advance(1)
+        go_on = takes_held(t)
+        dispatch = t.runner.retry_service.dispatch
+        rows = [entry(str(number), wait=1.0) for number in range(MOST_OF_ONE_QUEUE)] + [
+            entry("put off", wait=1.5)
+        ]
+        await t.store.put(rows)
+        for one in rows:
+            dispatch.add(Due(one.key, one.failure, one.wait, one.queue, lane=Lane.WRITTEN))
+        await t.clock.advance(2)
+        assert any("shop.charge:put off" in waiting for waiting in dispatch._deferred.values())
+        asking = asyncio.ensure_future(app.retries.reschedule("put off", after=3600))
+        await t.clock.advance(2)
+        assert (await asking).done == 1
+        go_on.set()
+        await t.clock.advance(60)
+        assert b"put off" not in runs

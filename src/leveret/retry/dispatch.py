@@ -166,7 +166,7 @@ class Dispatch:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is due and nothing is under way."""
+        """Whether nothing is due and nothing is under way or without an answer."""
         now = self._clock.monotonic()
         next_in = self.schedule.next_in(now)
         return (
@@ -174,6 +174,7 @@ class Dispatch:
             and self.schedule.loaded_until >= now
             and not self.under_way
             and not self._deferred
+            and not any(self._silent.values())
             and (next_in is None or next_in > 0)
         )
 

@@ -249,6 +249,21 @@ async def test_a_queue_that_withholds_its_confirms_does_not_keep_other_retries_f
         assert len(runs) == 6
 
 
+async def test_while_the_answer_of_a_queue_is_awaited_not_all_is_quiet(app):
+    async with RunningApp(app) as t:
+        t.broker.declare_queue("minority")
+
+        def withhold(message, queues) -> None:
+            t.broker.lose_next_confirm()
+
+        t.broker.on_publish.append(withhold)
+        await t.store.put([entry(str(number), queue="minority") for number in range(MOST_OF_ONE_QUEUE + 1)])
+        t.runner.retry_service.dispatch.rescan()
+        for _ in range(20):
+            await t.clock.advance(0.97)
+            assert not t.runner.retry_service.quiet
+
+
 async def test_envelopes_whose_time_passed_while_nobody_took_them_in_go_at_the_rate_of_what_is_overdue(
     app, runs
 ):

@@ -357,6 +357,8 @@ def quietly() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     sys.unraisablehook = lambda _: None
     gc.disable()
+    # What an earlier run has left goes now: frozen, it would stay.
+    gc.collect()
     # What was there before is none of the collector's business: only what the run leaves behind is looked through.
     gc.freeze()
     with warnings.catch_warnings():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
+from leveret.proof.histories import Hold
 from leveret.proof.ledger import judge
 from leveret.proof.verdict import Fault, Lateness
 from leveret.simulate.batch import Tally, run_many
@@ -43,6 +45,14 @@ def test_it_does_not_matter_which_process_lives_through_a_seed():
     shared = run_many(range(3, 6), messages=40, faults=("killed", "cut"), jobs=2, advanced=advanced.append)
     assert shared.as_json() == alone.as_json()
     assert sum(advanced) == 3
+
+
+def test_the_memory_of_many_runs_is_that_of_one():
+    left = []
+    for _ in range(4):
+        run_many(range(3, 4), messages=40, faults=())
+        left.append(sum(type(each) is Hold for each in gc.get_objects()))
+    assert left[-1] <= left[0]
 
 
 def test_a_plan_is_the_same_for_the_same_seed_and_draws_only_what_may_strike():

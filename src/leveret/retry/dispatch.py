@@ -384,12 +384,13 @@ class Dispatch:
         So do those that are being stored: also a person's act schedules what the store has not answered for.
         """
         going: list[Due] = []
+        probed = self._probed()
         for due in rows:
             line = _line_of(due)
             answer = self._published.get((due.key, due.failure))
             waits = (answer is not None and not answer.done()) or self.being_stored(due.key, due.failure)
             # Oldest first: nothing passes what waits for room in the same line.
-            full = line in self._deferred or self._room_of(line) <= 0
+            full = line in self._deferred or line.queue in probed or self._room_of(line) <= 0
             if waits or (full and self._silent[due.queue]):
                 self.add(due._replace(due_in=LOOKED_AT_AGAIN))
             elif full and line.lane is Lane.WRITTEN and self._waiting(Lane.WRITTEN) >= MOST_DEFERRED:
@@ -413,6 +414,13 @@ class Dispatch:
             before = sum(self._going[each] for each in lines if each <= line)
             return min(room, BATCH + line.lane * KEPT_FOR_EARLIER - before)
         return room
+
+    def _probed(self) -> set[str]:
+        """Queues that withhold their answers and have a batch under way.
+
+        The next one waits for its end: each lasts until it is given up, and would take the place of another queue's.
+        """
+        return {line.queue for line, going in self._going.items() if going and self._silent[line.queue]}
 
     def _going_to(self, queue: str) -> int:
         return sum(self._going[line] for line in _lines_of(queue))
@@ -438,9 +446,10 @@ class Dispatch:
     def _let_go(self) -> list[Due]:
         """As many deferred rows as there is room for; all of them each time would take longer than their publishes."""
         going: list[Due] = []
+        probed = self._probed()
         for line in sorted(self._deferred):
             rows = self._deferred[line]
-            room = self._room_of(line)
+            room = 0 if line.queue in probed else self._room_of(line)
             silent = room <= 0 and not self._going_to(line.queue)
             for _ in range(min(len(rows) if silent else room, len(rows))):
                 due = rows.pop(next(iter(rows)))

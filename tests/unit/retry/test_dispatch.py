@@ -249,6 +249,30 @@ async def test_a_queue_that_withholds_its_confirms_does_not_keep_other_retries_f
         assert len(runs) == 6
 
 
+async def test_what_trickles_to_a_queue_that_withholds_its_confirms_makes_others_late_for_seconds_only(
+    app, runs
+):
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        t.broker.declare_queue("minority")
+
+        def withhold(message, queues) -> None:
+            if queues == ["minority"]:
+                t.broker.lose_next_confirm()
+
+        t.broker.on_publish.append(withhold)
+        dispatch = t.runner.retry_service.dispatch
+        for tenth in range(300):
+            for one in (entry(f"m{tenth}", wait=1.0, queue="minority"), entry(f"{tenth}", wait=1.0)):
+                await t.store.put([one])
+                dispatch.add(Due(one.key, one.failure, 1.0, one.queue, lane=Lane.WRITTEN))
+            await t.clock.advance(0.1)
+            # It takes as long as one wait for an answer until the first silence is known.
+            if tenth > 80:
+                assert len(runs) >= tenth - 12
+        assert len(runs) == len(set(runs))
+
+
 async def test_while_the_answer_of_a_queue_is_awaited_not_all_is_quiet(app):
     async with RunningApp(app) as t:
         t.broker.declare_queue("minority")

@@ -165,7 +165,7 @@ class Life:
         self.scene.ledger.interrupt(self.scene.handed_over())
         service = self._killed.retry_service
         assert service is not None
-        self.keys = set(service.dispatch.under_way) if service.dispatch is not None else set()
+        self.keys = set(service.dispatch.lines.under_way) if service.dispatch is not None else set()
         self.transport.abort()
         self.scene.stores.kill(self.store)
 

@@ -65,7 +65,7 @@ class RetryActs:
         for start in range(0, len(chosen), BATCH):
             batch = chosen[start : start + BATCH]
             asked += len(batch)
-            under_way = self._dispatch.under_way if self._dispatch is not None else set()
+            under_way = self._dispatch.lines.under_way if self._dispatch is not None else set()
             free = [entry for entry in batch if entry.key not in under_way and not self._went_out(entry)]
             late += len(batch) - len(free)
             if act.verb in _NOT_WHILE_STORED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -25,19 +25,12 @@ from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import held_backoff
 from leveret.ports import Grant, Timer
 from leveret.retry.lease import LeaseKeeper
+from leveret.retry.lines import BATCH, ONCE_MORE, Lines
 from leveret.retry.republish import Republisher, place
 from leveret.retry.schedule import Schedule
 
-#: Rows in one transaction and one confirm wait, and how many such batches are under way.
-BATCH = 400
+#: Batches under way at once.
 UNDER_WAY = 4
-#: Rows of one queue without an answer at most. A queue that withholds its confirms (a quorum queue in a minority) must
-#: not fill the confirm window that all others share.
-MOST_OF_ONE_QUEUE = 2 * BATCH
-#: Of these, so many are kept from each lane for those before it, which are not to wait behind a backlog.
-KEPT_FOR_EARLIER = BATCH // 4
-#: Rows of a lane that wait in memory for room in their queue, before no more of it are taken.
-MOST_DEFERRED = 10_000
 #: Seconds until a row is looked at again that went out and has no answer yet, or whose queue withholds its answers or
 #: has more rows waiting than are kept for it.
 LOOKED_AT_AGAIN = 1.0
@@ -47,8 +40,6 @@ BATCH_BYTES = 16 * 1024 * 1024
 OVERDUE_AFTER = 1.0
 #: Seconds between steps of the overdue lane.
 LANE_STEP = 0.1
-#: Seconds until a row is looked at again whose earlier failure is still under way.
-ONCE_MORE = 0.02
 #: Seconds between looks for what standbys have written to a store that they share with us; a retry that waits for less
 #: may be late by as much. A look goes twice as far ahead, so that every longer one is seen before its time.
 OTHERS_EVERY = 0.5
@@ -59,13 +50,6 @@ _LOOKING, _CHANGING = "retries looked for", "retries changed"
 ASKERS = (_LOOKING, _CHANGING)
 #: Latenesses that are remembered for the percentiles, and failing rows whose tries are counted.
 REMEMBERED = 10_000
-
-
-class _Line(NamedTuple):
-    """Rows of one queue that go in the order of their time."""
-
-    lane: Lane
-    queue: str
 
 
 class Lateness(NamedTuple):
@@ -98,6 +82,7 @@ class Dispatch:
         self.being_stored = storing
         self._horizon = horizon
         self.schedule = Schedule(horizon=horizon)
+        self.lines = Lines()
         self._parts = parts
         self._clock = parts.world.clock
         self._store = parts.store
@@ -105,18 +90,11 @@ class Dispatch:
         self._republisher = republisher
         self._keeper = keeper
         self._rate = overdue_rate
-        #: Keys being republished right now.
-        self.under_way: set[str] = set()
         self._woken = asyncio.Event()
         self._look_overdue = asyncio.Event()
         self._room = asyncio.Semaphore(UNDER_WAY)
         self._batches: set[asyncio.Task[None]] = set()
         self._late: deque[float] = deque(maxlen=REMEMBERED)
-        #: Rows under way by line, and rows that went out and have no answer yet by queue.
-        self._going: Counter[_Line] = Counter()
-        self._silent: Counter[str] = Counter()
-        #: Rows that are due, and wait for room in their queue: by line, then by key, the first one first.
-        self._deferred: dict[_Line, dict[str, Due]] = {}
         #: Queues that are gone: how often they were looked for.
         self._gone: dict[str, int] = {}
         self._looking: dict[str, Timer] = {}
@@ -146,10 +124,7 @@ class Dispatch:
     def forget(self, key: str) -> None:
         """This row is gone, or its time is no longer known, also where it waits for room in its queue."""
         self.schedule.forget(key)
-        for line, rows in list(self._deferred.items()):
-            rows.pop(key, None)
-            if not rows:
-                del self._deferred[line]
+        self.lines.forget(key)
 
     def went_out(self, key: str, failure: int) -> bool:
         """Whether this row was published, and could not be removed yet or has no answer yet."""
@@ -172,9 +147,7 @@ class Dispatch:
         return (
             self.overdue_done
             and self.schedule.loaded_until >= now
-            and not self.under_way
-            and not self._deferred
-            and not any(self._silent.values())
+            and self.lines.still
             and (next_in is None or next_in > 0)
         )
 
@@ -219,9 +192,9 @@ class Dispatch:
             let_go = [] if self._room.locked() else self._let_go()
             await self._begin(let_go)
             due_now = self.schedule.pop_due(now, BATCH)
-            rows = [due for due in due_now if due.key not in self.under_way]
+            rows = [due for due in due_now if due.key not in self.lines.under_way]
             for due in due_now:
-                if due.key in self.under_way:
+                if due.key in self.lines.under_way:
                     # An earlier failure of it is just being removed; it goes right after.
                     self.schedule.add(due._replace(due_in=ONCE_MORE), now=now)
             if rows:
@@ -232,13 +205,10 @@ class Dispatch:
             refill_in = self.schedule.refill_in(now)
             await self._pause(max(0.0, refill_in if next_in is None else min(next_in, refill_in)))
 
-    def _waiting(self, lane: Lane) -> int:
-        return sum(len(rows) for line, rows in self._deferred.items() if line.lane is lane)
-
     async def _refill(self) -> None:
         """Load what comes next. What waits here for its queue counts: a burst is read no faster than it goes out."""
         schedule = self.schedule
-        limit = schedule.room - self._waiting(Lane.LOADED)
+        limit = schedule.room - self.lines.waiting(Lane.LOADED)
         if limit < schedule.capacity // 2:
             schedule.refill_later(now=self._clock.monotonic())
             return
@@ -261,7 +231,7 @@ class Dispatch:
                 (
                     due
                     for due, _ in rows
-                    if not self.being_stored(due.key, due.failure) and not self._waits(due)
+                    if not self.being_stored(due.key, due.failure) and not self.lines.keeps(due)
                 ),
                 now=self._clock.monotonic(),
                 asked_at=asked_at,
@@ -285,7 +255,7 @@ class Dispatch:
             self._look_overdue.clear()
             after: tuple[float, str] | None = None
             while True:
-                while self._waiting(Lane.OVERDUE) >= MOST_DEFERRED:
+                while self.lines.crowded(Lane.OVERDUE):
                     await self._clock.sleep(LANE_STEP)
                 asked_at = self._clock.monotonic()
                 try:
@@ -316,7 +286,7 @@ class Dispatch:
         while True:
             await self._clock.sleep(OTHERS_EVERY)
             asked_at = self._clock.monotonic()
-            if not self._waiting(Lane.LOADED):
+            if not self.lines.waiting(Lane.LOADED):
                 abreast_at = asked_at
             # Where a burst is being worked off, what is not due yet is not to wait behind it, whoever has written it.
             behind = asked_at - abreast_at > OVERDUE_AFTER
@@ -333,7 +303,7 @@ class Dispatch:
             except StoreUnavailable:
                 await self._clock.sleep(1.0)
                 continue
-            if self._waiting(lane) >= MOST_DEFERRED:
+            if self.lines.crowded(lane):
                 # They write faster than it goes out. What is not taken now is overdue when there is room again.
                 rows = []
             for due, cursor in rows:
@@ -365,18 +335,9 @@ class Dispatch:
         for batch in _batches(going):
             await self._start_batch(batch)
 
-    def _waits(self, due: Due) -> bool:
-        """Whether this failure of a row, or a later one, waits for room in its queue."""
-        lines = (self._deferred.get(line, {}) for line in _lines_of(due.queue))
-        return any(rows[due.key].failure >= due.failure for rows in lines if due.key in rows)
-
     def _in_hand(self, due: Due) -> bool:
         """Whether this row is being stored or republished, or waits for room in its queue."""
-        return (
-            due.key in self.under_way
-            or self.being_stored(due.key, due.failure)
-            or any(due.key in self._deferred.get(line, ()) for line in _lines_of(due.queue))
-        )
+        return self.being_stored(due.key, due.failure) or self.lines.has(due)
 
     def _without_unanswered(self, rows: Sequence[Due]) -> list[Due]:
         """Rows that may go out; those that did and have no answer yet wait for it, with the rest of a silent queue.
@@ -384,50 +345,20 @@ class Dispatch:
         So do those that are being stored: also a person's act schedules what the store has not answered for.
         """
         going: list[Due] = []
-        probed = self._probed()
+        lines, probed = self.lines, self.lines.probed()
         for due in rows:
-            line = _line_of(due)
             answer = self._published.get((due.key, due.failure))
-            waits = (answer is not None and not answer.done()) or self.being_stored(due.key, due.failure)
-            # Oldest first: nothing passes what waits for room in the same line.
-            full = line in self._deferred or line.queue in probed or self._room_of(line) <= 0
-            if waits or (full and self._silent[due.queue]):
-                self.add(due._replace(due_in=LOOKED_AT_AGAIN))
-            elif full and line.lane is Lane.WRITTEN and self._waiting(Lane.WRITTEN) >= MOST_DEFERRED:
-                # Nobody asks whether there is room before writing it. The schedule leaves to the store what it cannot
-                # keep, and rows of other queues go on.
+            unanswered = (answer is not None and not answer.done()) or self.being_stored(due.key, due.failure)
+            full = lines.full(due, probed=probed)
+            if unanswered or (full and not lines.may_wait(due)):
+                # The schedule leaves to the store what it cannot keep.
                 self.add(due._replace(due_in=LOOKED_AT_AGAIN))
             elif full:
-                # A batch of that queue is under way; its end wakes the lane, which lets them go.
-                self._deferred.setdefault(line, {})[due.key] = due
+                lines.wait(due)
             else:
-                self._goes(due)
+                lines.start(due)
                 going.append(due)
         return going
-
-    def _room_of(self, line: _Line) -> int:
-        """How many more rows of that line may be under way; where later lanes wait, it leaves some room to them."""
-        lines = _lines_of(line.queue)
-        unanswered = self._going_to(line.queue) + self._silent[line.queue]
-        room = MOST_OF_ONE_QUEUE - line.lane * KEPT_FOR_EARLIER - unanswered
-        if any(each > line and each in self._deferred for each in lines):
-            before = sum(self._going[each] for each in lines if each <= line)
-            return min(room, BATCH + line.lane * KEPT_FOR_EARLIER - before)
-        return room
-
-    def _probed(self) -> set[str]:
-        """Queues that withhold their answers and have a batch under way.
-
-        The next one waits for its end: each lasts until it is given up, and would take the place of another queue's.
-        """
-        return {line.queue for line, going in self._going.items() if going and self._silent[line.queue]}
-
-    def _going_to(self, queue: str) -> int:
-        return sum(self._going[line] for line in _lines_of(queue))
-
-    def _goes(self, due: Due) -> None:
-        self.under_way.add(due.key)
-        self._going[_line_of(due)] += 1
 
     async def _start_batch(self, rows: Sequence[Due]) -> None:
         if self._closing:
@@ -444,25 +375,9 @@ class Dispatch:
         self._hand_on(task)
 
     def _let_go(self) -> list[Due]:
-        """As many deferred rows as there is room for; all of them each time would take longer than their publishes."""
-        going: list[Due] = []
-        probed = self._probed()
-        for line in sorted(self._deferred):
-            rows = self._deferred[line]
-            room = 0 if line.queue in probed else self._room_of(line)
-            silent = room <= 0 and not self._going_to(line.queue)
-            for _ in range(min(len(rows) if silent else room, len(rows))):
-                due = rows.pop(next(iter(rows)))
-                if silent:
-                    # No batch of it is left whose end would let them go: each waits for an answer by itself.
-                    self.add(due._replace(due_in=0.0))
-                elif due.key in self.under_way:
-                    self.add(due._replace(due_in=ONCE_MORE))
-                else:
-                    self._goes(due)
-                    going.append(due)
-            if not rows:
-                del self._deferred[line]
+        going, again = self.lines.let_go()
+        for due in again:
+            self.add(due)
         return going
 
     def _hand_on(self, task: asyncio.Task[None]) -> None:
@@ -479,8 +394,7 @@ class Dispatch:
             if open_rows:
                 await self._publish(open_rows)
         finally:
-            self.under_way.difference_update(due.key for due in rows)
-            self._going.subtract(map(_line_of, rows))
+            self.lines.ended(rows)
 
     async def _publish(self, rows: Sequence[Due]) -> None:
         """Take, publish, confirmed and not returned, delete."""
@@ -541,10 +455,10 @@ class Dispatch:
     def _unseen(self, entry: RetryEntry, answer: asyncio.Future[None]) -> None:
         self._published[entry.key, entry.failure] = answer
         queue = "" if entry.through_exchange else entry.queue
-        self._silent[queue] += 1
+        self.lines.unseen(queue)
 
         def answered(_: asyncio.Future[None]) -> None:
-            self._silent[queue] -= 1
+            self.lines.answered(queue)
             self._woken.set()
 
         answer.add_done_callback(answered)
@@ -694,14 +608,6 @@ class Dispatch:
     def _asking(self, who: str) -> contextlib.AbstractContextManager[None]:
         title = f"retries of {self._namespace} cannot be read or removed; nothing is published blindly"
         return self._parts.store_condition.asking(who, title)
-
-
-def _line_of(due: Due) -> _Line:
-    return _Line(due.lane, due.queue)
-
-
-def _lines_of(queue: str) -> list[_Line]:
-    return [_Line(lane, queue) for lane in Lane]
 
 
 def _batches(rows: Sequence[Due]) -> Iterator[list[Due]]:

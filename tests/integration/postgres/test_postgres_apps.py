@@ -211,7 +211,9 @@ async def test_c04_four_retry_workers_on_one_store_publish_each_of_10000_once(ho
             await until(lambda: len(published) == 10_000)
             # Removed as well, or it would go again.
             await until(
-                lambda: not any(app._open.runner.retry_service.dispatch.under_way for app in holding(apps))
+                lambda: (
+                    not any(app._open.runner.retry_service.dispatch.lines.under_way for app in holding(apps))
+                )
             )
             assert await store.count_entries(Filter()) == 0
     assert set(published.values()) == {1}

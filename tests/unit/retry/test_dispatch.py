@@ -14,7 +14,7 @@ from leveret.core import headers as h
 from leveret.core.message import Outgoing, retry_key
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import Due, Lane, RetryEntry
-from leveret.retry.dispatch import MOST_DEFERRED, MOST_OF_ONE_QUEUE
+from leveret.retry.lines import MOST_OF_ONE_QUEUE, MOST_WAITING
 from leveret.retry.schedule import Schedule
 from leveret.stores.memory import MemoryStore
 
@@ -331,7 +331,7 @@ async def test_a_backlog_of_one_queue_is_looked_at_a_few_times_a_row_however_lon
 
 async def test_a_backlog_without_a_rate_is_read_no_faster_than_it_goes_and_holds_up_no_fresh_one(app, runs):
     t = RunningApp(app, knobs=lambda knobs: replace(knobs, overdue_rate=None))
-    rows = MOST_DEFERRED + 3 * MOST_OF_ONE_QUEUE
+    rows = MOST_WAITING + 3 * MOST_OF_ONE_QUEUE
     on_time = entry("on time", wait=2.5)
     await stored(t, on_time, *(entry(f"{number:05}", wait=number / 1000 - 100) for number in range(rows)))
     go_on = takes_held(t)
@@ -339,14 +339,16 @@ async def test_a_backlog_without_a_rate_is_read_no_faster_than_it_goes_and_holds
         await t.clock.advance(2)
         dispatch = t.runner.retry_service.dispatch
         in_memory = (
-            sum(map(len, dispatch._deferred.values())) + len(dispatch.under_way) + len(dispatch.schedule)
+            sum(map(len, dispatch.lines._waiting.values()))
+            + len(dispatch.lines.under_way)
+            + len(dispatch.schedule)
         )
-        assert in_memory <= MOST_DEFERRED + MOST_OF_ONE_QUEUE + 1
+        assert in_memory <= MOST_WAITING + MOST_OF_ONE_QUEUE + 1
         fresh = entry("fresh", wait=1)
         await t.store.put([fresh])
         dispatch.add(Due(fresh.key, fresh.failure, 1.0, fresh.queue, lane=Lane.WRITTEN))
         await t.clock.advance(1.5)
-        assert {fresh.key, on_time.key} <= dispatch.under_way
+        assert {fresh.key, on_time.key} <= dispatch.lines.under_way
         go_on.set()
         await t.clock.advance(60)
         assert len(runs) == rows + 2
@@ -361,7 +363,7 @@ async def test_thousands_that_are_due_in_one_second_go_oldest_first_and_hold_up_
 ):
     monkeypatch.setattr(FailingStore, "shared", writer == "a standby")
     t = RunningApp(app, knobs=lambda knobs: replace(knobs, overdue_rate=None))
-    rows = MOST_DEFERRED + 3 * MOST_OF_ONE_QUEUE
+    rows = MOST_WAITING + 3 * MOST_OF_ONE_QUEUE
     await stored(t, *(entry(f"{number:05}", wait=2 + number / rows) for number in range(rows)))
 
     async def slow(name, *_) -> None:
@@ -433,7 +435,7 @@ async def test_what_did_not_stay_in_the_schedule_goes_within_half_a_minute_also_
 
 async def test_what_standbys_write_faster_than_it_goes_out_is_left_to_the_store(app, runs, monkeypatch):
     monkeypatch.setattr(FailingStore, "shared", True)
-    monkeypatch.setattr("leveret.retry.dispatch.MOST_DEFERRED", 200)
+    monkeypatch.setattr("leveret.retry.lines.MOST_WAITING", 200)
     t = RunningApp(app, knobs=lambda knobs: replace(knobs, overdue_rate=None))
     go_on = takes_held(t)
     async with t:
@@ -444,7 +446,7 @@ async def test_what_standbys_write_faster_than_it_goes_out_is_left_to_the_store(
             await t.store.put([entry(str(rows + number), wait=0.8) for number in range(many)])
             rows += many
             await t.clock.advance(1)
-        assert sum(map(len, dispatch._deferred.values())) + len(dispatch.schedule) <= len(Lane) * 200
+        assert sum(map(len, dispatch.lines._waiting.values())) + len(dispatch.schedule) <= len(Lane) * 200
         go_on.set()
         await t.clock.advance(10)
         assert len(runs) == rows
@@ -453,7 +455,7 @@ async def test_what_standbys_write_faster_than_it_goes_out_is_left_to_the_store(
 async def test_more_than_may_wait_for_one_slow_queue_holds_up_no_other_and_all_of_it_goes(
     app, runs, monkeypatch
 ):
-    monkeypatch.setattr("leveret.retry.dispatch.MOST_DEFERRED", 100)
+    monkeypatch.setattr("leveret.retry.lines.MOST_WAITING", 100)
     t = RunningApp(app)
     async with t:
         await t.clock.advance(1)
@@ -506,7 +508,7 @@ async def test_where_all_lanes_bring_more_to_a_queue_than_it_takes_each_goes_on(
         before = Counter(body.split()[0] for body in runs)
         await t.clock.advance(0.6)
         went = Counter(body.split()[0] for body in runs) - before
-        assert len(dispatch._deferred) == 3, "one of them was done"
+        assert len(dispatch.lines._waiting) == 3, "one of them was done"
         assert min(went[lane] for lane in (b"overdue", b"loaded", b"written")) >= 200
         assert max(went, key=went.__getitem__) == b"written"
 
@@ -523,7 +525,7 @@ async def test_a_refill_does_not_bring_what_waits_for_a_slow_queue_once_more(app
     async with t:
         await t.clock.advance(1)
         t.broker.declare_queue("slow")
-        rows = [entry(str(number), wait=1.0, queue="slow") for number in range(2 * MOST_DEFERRED)]
+        rows = [entry(str(number), wait=1.0, queue="slow") for number in range(2 * MOST_WAITING)]
         await t.store.put(rows)
         for one in rows:
             t.runner.retry_service.dispatch.add(Due(one.key, one.failure, 1.0, one.queue, lane=Lane.WRITTEN))
@@ -546,7 +548,7 @@ async def test_a_retry_that_waits_for_room_and_is_put_off_by_hand_does_not_go_be
         for one in rows:
             dispatch.add(Due(one.key, one.failure, one.wait, one.queue, lane=Lane.WRITTEN))
         await t.clock.advance(2)
-        assert any("shop.charge:put off" in waiting for waiting in dispatch._deferred.values())
+        assert any("shop.charge:put off" in waiting for waiting in dispatch.lines._waiting.values())
         asking = asyncio.ensure_future(app.retries.reschedule("put off", after=3600))
         await t.clock.advance(2)
         assert (await asking).done == 1

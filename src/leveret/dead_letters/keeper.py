@@ -42,7 +42,7 @@ class Keeper(TermService):
             await all_until_one_ends([
                 asyncio.create_task(intake.run()),
                 asyncio.create_task(self._growth.watch()),
-                asyncio.create_task(self.act_when_asked(self._replays.obey, self._acts_every)),
+                asyncio.create_task(self.act_when_asked(grant, self._replays.obey, self._acts_every)),
             ])  # fmt: skip
         finally:
             self.intake = None

@@ -163,7 +163,7 @@ class Replays:
             if not letters:
                 return
             await self._parts.reach(handover.REPLAY_CLAIMED, letters[0].message_id)
-            failed = await self._publish(act, letters, progress)
+            failed = await self._publish(act, letters, progress, grant)
             await store.report(act.id, progress.report(self._parts.holder, finished=False))
             if failed:
                 progress.notes.append(
@@ -173,7 +173,9 @@ class Replays:
             if rate is not None:
                 await self._parts.world.clock.sleep(len(letters) / rate)
 
-    async def _publish(self, act: Act, letters: Sequence[DeadLetter], progress: _Progress) -> str:
+    async def _publish(
+        self, act: Act, letters: Sequence[DeadLetter], progress: _Progress, grant: Grant
+    ) -> str:
         """Publish a window and mark it. Returns why some could not be published, empty where all were."""
         transport, world = self._parts.transport, self._parts.world
         reset = bool(act.arguments.get("reset_attempts", True))
@@ -181,7 +183,7 @@ class Replays:
         for letter in letters:
             if not transport.sendable:
                 await transport.ready()
-            if not self._keeper.holds:
+            if not self._keeper.holds_as(grant):
                 raise LeaseLost("the keeper lease ended during a replay; the next holder goes on with it")
             progress.ids.add(letter.id)
             try:

@@ -61,13 +61,14 @@ class Lateness(NamedTuple):
 
 
 class Dispatch:
-    """Republishes what is due while the lease is held."""
+    """Republishes what is due while the lease is held under one term."""
 
     def __init__(
         self,
         parts: Parts,
         republisher: Republisher,
         keeper: LeaseKeeper,
+        grant: Grant,
         *,
         overdue_rate: float | None,
         horizon: float,
@@ -89,6 +90,7 @@ class Dispatch:
         self._namespace = parts.names.namespace
         self._republisher = republisher
         self._keeper = keeper
+        self._grant = grant
         self._rate = overdue_rate
         self._woken = asyncio.Event()
         self._look_overdue = asyncio.Event()
@@ -414,7 +416,7 @@ class Dispatch:
         if self._published:
             entries = await self._without_published(entries)
         answers = await self._republisher.republish(
-            entries, holds=lambda: self._keeper.holds, unseen=self._unseen
+            entries, holds=lambda: self._keeper.holds_as(self._grant), unseen=self._unseen
         )
         done: list[RetryEntry] = []
         failed: list[tuple[RetryEntry, PublishError]] = []
@@ -600,10 +602,9 @@ class Dispatch:
     # ── The store ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _proof(self) -> Grant:
-        grant = self._keeper.grant
-        if grant is None:
-            raise LeaseLost("the lease is not held any more")
-        return grant
+        if not self._keeper.holds_as(self._grant):
+            raise LeaseLost(f"the lease is not held any more under term {self._grant.term}")
+        return self._grant
 
     def _asking(self, who: str) -> contextlib.AbstractContextManager[None]:
         title = f"retries of {self._namespace} cannot be read or removed; nothing is published blindly"

@@ -64,6 +64,10 @@ class LeaseKeeper:
         """Whether the lease is ours right now, beyond doubt."""
         return self._grant is not None and self._clock.monotonic() < self._trusted_until
 
+    def holds_as(self, grant: Grant) -> bool:
+        """Whether the lease is ours right now under that very term: it may have been lost, and taken again, since."""
+        return self.grant == grant
+
     @property
     def grant(self) -> Grant | None:
         """Proof of the lease, for the store to check; None where it is not held."""

@@ -157,13 +157,14 @@ class TermService:
             for task in tasks:
                 task.cancel()
 
-    async def act_when_asked(self, obey: Callable[[Grant], Awaitable[object]], every: float) -> None:
+    async def act_when_asked(
+        self, grant: Grant, obey: Callable[[Grant], Awaitable[object]], every: float
+    ) -> None:
         """Look for acts, again and again, until cancelled."""
         while True:
-            grant = self.keeper.grant
             # Cleared before the look: what is asked for while it lasts is looked for at once.
             self.nudged.clear()
-            if grant is not None:
+            if self.keeper.holds_as(grant):
                 try:
                     await obey(grant)
                 except StoreUnavailable as error:
@@ -232,6 +233,7 @@ class RetryService(TermService):
             self.parts,
             TransportRepublisher(self.parts),
             self.keeper,
+            grant,
             overdue_rate=self._overdue_rate,
             horizon=self._horizon,
             published=self._published,
@@ -240,7 +242,7 @@ class RetryService(TermService):
         self.dispatch = dispatch
         acts = RetryActs(self.parts, dispatch)
         try:
-            works = [dispatch.run(), self.act_when_asked(acts.obey, self._acts_every)]
+            works = [dispatch.run(), self.act_when_asked(grant, acts.obey, self._acts_every)]
             if self._taking_in is None:
                 works.insert(0, self._intake_for(dispatch.add).run())
             await all_until_one_ends([asyncio.create_task(work) for work in works])

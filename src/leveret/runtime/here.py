@@ -37,7 +37,7 @@ class ActsHere(TermService):
     async def work(self, grant: Grant) -> None:
         """Obey acts."""
         obey = self._retries.obey if self._on_retries else self._replays.obey
-        await self.act_when_asked(obey, ACTS_EVERY)
+        await self.act_when_asked(grant, obey, ACTS_EVERY)
 
     async def finish(self) -> None:
         """Finish the replay window in hand."""

@@ -14,6 +14,8 @@ from leveret.core import headers as h
 from leveret.core.message import Outgoing, retry_key
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import Due, Lane, RetryEntry
+from leveret.ports import Grant
+from leveret.retry import MemoryRetryLease
 from leveret.retry.lines import MOST_OF_ONE_QUEUE, MOST_WAITING
 from leveret.retry.schedule import Schedule
 from leveret.stores.memory import MemoryStore
@@ -129,6 +131,27 @@ async def test_a_store_that_is_away_for_longer_than_the_lease_makes_nothing_go_t
         await t.clock.advance(70)
         assert runs == [b"a"]
         assert t.data.retries == {}
+
+
+async def test_a_batch_of_an_old_term_does_not_go_out_under_the_one_in_which_the_lease_was_taken_again(
+    app, runs, monkeypatch
+):
+    t = RunningApp(app)
+    await stored(t, entry(wait=1))
+    async with t:
+        t.broker.block()
+        await t.clock.advance(2)
+        assert t.runner.retry_service.dispatch.lines.under_way
+
+        async def taken_again(lease, holder):
+            # As after a stop: another one had it meanwhile, and the broker takes messages again in the same moment.
+            t.broker.unblock()
+            return Grant(lease.name, holder, term=3)
+
+        monkeypatch.setattr(MemoryRetryLease, "grant", taken_again)
+        await t.runner.retry_service.keeper.run_once()
+        await t.clock.advance(0.5)
+        assert runs == []
 
 
 async def test_intake_goes_on_holding_its_envelopes_while_the_store_is_away(app):

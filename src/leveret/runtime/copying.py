@@ -12,7 +12,7 @@ from leveret.core.dead_letter import DeadLetter, LetterState, Replay
 from leveret.core.errors import LeaseLost, StoreError
 from leveret.core.retry_entry import Filter, RetryEntry
 from leveret.dead_letters import replay
-from leveret.ports import Acknowledged, Act, DocumentStore, Lease, Store, World
+from leveret.ports import Acknowledged, Act, DocumentStore, Grant, Lease, Store, World
 from leveret.retry import acts
 from leveret.retry.lease import LeaseKeeper
 from leveret.retry.worker import RETRY_WORKER_TYPE
@@ -73,8 +73,8 @@ class StoreCopy:
         self._documents = documents or {}
         self._world = world
         self._ttl = ttl
-        #: By namespace, while they are held.
-        self._keepers: dict[str, list[LeaseKeeper]] = {}
+        #: By namespace, while they are held: the keepers, and the proof of what each has held since the beginning.
+        self._keepers: dict[str, list[tuple[LeaseKeeper, Grant]]] = {}
 
     async def at_work_since(self, namespace: str) -> list[str]:
         """Where somebody has been at work on the namespace since it was last copied into the target, in words.
@@ -251,7 +251,9 @@ class StoreCopy:
             yield side, RETRY_WORKER_TYPE, documents.lease(f"{namespace}/{RETRY_WORKER_TYPE}")
 
     @contextlib.asynccontextmanager
-    async def _lease(self, side: str, namespace: str, name: str, lease: Lease) -> AsyncIterator[LeaseKeeper]:
+    async def _lease(
+        self, side: str, namespace: str, name: str, lease: Lease
+    ) -> AsyncIterator[tuple[LeaseKeeper, Grant]]:
         keeper = LeaseKeeper(
             lease,
             holder=holder_name(self._world),
@@ -261,18 +263,20 @@ class StoreCopy:
             lost=lambda _: None,
         )
         await keeper.run_once()
-        if not keeper.holds:
+        grant = keeper.grant
+        if grant is None:
             other = await keeper.standing()
             raise StoreError(self._held(side, namespace, name, other.holder, other.left))
         keeper.start()
         try:
-            yield keeper
+            yield keeper, grant
         finally:
             await keeper.stop()
 
     def _check(self, namespace: str) -> None:
-        keepers = self._keepers.get(namespace, [])
-        if not keepers or not all(keeper.holds for keeper in keepers):
+        held = self._keepers.get(namespace, [])
+        # Lost and taken again is lost: somebody may have been at work in between.
+        if not held or not all(keeper.holds_as(grant) for keeper, grant in held):
             raise LeaseLost(
                 f"a lease of {namespace} is no longer held, so that others may be at work. What was copied stays; run "
                 "it again to go on"

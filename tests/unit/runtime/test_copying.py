@@ -382,13 +382,23 @@ async def test_while_it_copies_nobody_else_gets_a_lease_however_long_it_takes_an
             assert await store.lease(f"shop/{lease}").acquire_or_renew("other", 0.0, 30.0)
 
 
-async def test_where_a_lease_is_lost_it_stops_before_it_writes_more(stores, copy, monkeypatch):
+def lost(keeper, _grant) -> None:
+    keeper._step_down("taken")
+
+
+def lost_and_taken_again(keeper, grant) -> None:
+    # Another one had it in between.
+    keeper._grant = grant._replace(term=grant.term + 2)
+
+
+@pytest.mark.parametrize("befalls", [lost, lost_and_taken_again])
+async def test_where_a_lease_is_lost_it_stops_before_it_writes_more(stores, copy, monkeypatch, befalls):
     source, target = stores
     monkeypatch.setattr(copying, "ROWS", 2)
     await source.put([an_entry(str(n)) for n in range(6)])
     async with copy.holding(["shop"]):
         with pytest.raises(LeaseLost, match="run it again"):
-            await copy.run("shop", told=lambda _: copy._keepers["shop"][0]._step_down("taken"))
+            await copy.run("shop", told=lambda _: befalls(*copy._keepers["shop"][0]))
     assert await target.count_entries(SHOP) == 2
 
 

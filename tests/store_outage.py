@@ -40,7 +40,8 @@ LASTS = 2.0
 DUE_MEANWHILE = 1.0
 #: Messages of each kind; enough for batches, few enough for every way of being away to be tried.
 EACH = 8
-#: The same where the row B17 asks for a hundred that wait and fifty that fail meanwhile.
+#: The same where the row B17 asks for a hundred that wait and fifty that fail meanwhile. Not for FerretDB, whose small
+#: disk, made to be filled, would be full of them.
 EACH_OF_B17 = 50
 
 #: How each kind of message fails: softly so many times, or for good.

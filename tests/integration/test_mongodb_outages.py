@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from tests.ferretdb_server import FerretDB
 from tests.small_disk import SmallDisk
-from tests.store_outage import EACH, EACH_OF_B17, StoreOutage
+from tests.store_outage import StoreOutage
 
 from leveret.stores.mongodb import MongoStore
 from leveret.torture.proxy import CutProxy
@@ -65,10 +65,10 @@ async def proxy(server: FerretDB) -> AsyncIterator[CutProxy]:
 
 @pytest.fixture
 def outage(proxy: CutProxy, request, caplog, monkeypatch) -> Callable[..., StoreOutage]:
-    def outage(options: str = SOON, *, ttl: float = TTL, each: int = EACH) -> StoreOutage:
+    def outage(options: str = SOON, *, ttl: float = TTL) -> StoreOutage:
         # By way of a proxy, which hands on all that comes unless told otherwise.
         url = f"mongodb://127.0.0.1:{proxy.port}/{request.node.name[:60]}{options}"
-        return StoreOutage(lambda: MongoStore(url), caplog, monkeypatch, ttl=ttl, each=each)
+        return StoreOutage(lambda: MongoStore(url), caplog, monkeypatch, ttl=ttl)
 
     return outage
 
@@ -82,7 +82,7 @@ async def test_b17_a_server_that_is_killed(server: FerretDB, outage):
         finally:
             await asyncio.to_thread(server.start)
 
-    await outage(each=EACH_OF_B17).survives(killed)
+    await outage().survives(killed)
 
 
 async def test_a_server_that_is_restarted_again_and_again(server: FerretDB, outage):

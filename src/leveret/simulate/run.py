@@ -329,14 +329,15 @@ def simulate(plan: Plan, scene: Scene = SHOP) -> Result:
     """Live through a plan, and judge it."""
     with quietly():
         events, complaints = _lived(plan, scene)
-    types = {ask.message.type for ask in plan.asks}
-    types |= {type for event in events if isinstance(event, Ended) for type, _ in event.results}
-    verdict = judge(
-        events,
-        takers={type: scene.takers(type) for type in sorted(types)},
-        max_attempts=max(scene.max_attempts.values()),
-        margin=MARGIN,
-    )
+        types = {ask.message.type for ask in plan.asks}
+        types |= {type for event in events if isinstance(event, Ended) for type, _ in event.results}
+        # Within: what the judge leaves behind would be frozen in the next run, and stay.
+        verdict = judge(
+            events,
+            takers={type: scene.takers(type) for type in sorted(types)},
+            max_attempts=max(scene.max_attempts.values()),
+            margin=MARGIN,
+        )
     return Result(plan=plan, verdict=verdict, events=events, complaints=complaints)
 
 
@@ -357,8 +358,6 @@ def quietly() -> Iterator[None]:
     logging.disable(logging.CRITICAL)
     sys.unraisablehook = lambda _: None
     gc.disable()
-    # What an earlier run has left goes now: frozen, it would stay.
-    gc.collect()
     # What was there before is none of the collector's business: only what the run leaves behind is looked through.
     gc.freeze()
     with warnings.catch_warnings():

@@ -270,12 +270,11 @@ class RetryWorker:
                 continue
             if not self._may_publish:
                 return
-            doubted = self._doubted.get(key, now) - now
-            if doubted == math.inf:
+            if self._doubted.get(key) == math.inf:
                 # It is just being stored, and scheduled once that is told.
                 continue
             late += fire_at <= self._clock.now()
-            self._schedule_in(key, generation, max(fire_at - self._clock.now(), doubted))
+            self._schedule(key, generation, fire_at)
         if late:
             log.info("%s: %d stored retries are past their time and go now", self.name, late)
 
@@ -334,7 +333,11 @@ class RetryWorker:
     # ── Time ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _schedule(self, key: str, generation: Any, fire_at: float) -> None:
-        self._schedule_in(key, generation, fire_at - self._clock.now())
+        """For its time; what may have been stored without an answer, once its envelope has been brought again."""
+        wait = fire_at - self._clock.now()
+        if (until := self._doubted.get(key)) is not None:
+            wait = max(wait, min(DOUBTED, until - self._clock.monotonic()))
+        self._schedule_in(key, generation, wait)
 
     def _schedule_in(self, key: str, generation: Any, wait: float) -> None:
         row = DueKey(key, generation, self._clock.monotonic() + wait)
@@ -502,10 +505,7 @@ class RetryWorker:
         if doc is None:
             self._tries.pop(key, None)
         elif _is_time(doc.get("fire_at")) and self._may_publish and not self._is_scheduled(key):
-            # It may have been stored without an answer, as in `schedule_pending`.
-            now = self._clock.monotonic()
-            doubted = min(DOUBTED, self._doubted.get(key, now) - now)
-            self._schedule_in(key, doc.get("generation"), max(doc["fire_at"] - self._clock.now(), doubted))
+            self._schedule(key, doc.get("generation"), doc["fire_at"])
 
 
 def _retry_of(message: object) -> Mapping[str, Any]:

@@ -125,9 +125,9 @@ async def test_killed_on_its_way_among_the_retries_and_then_among_the_letters_it
         await here.put([an_entry(f"waits-{n}") for n in range(500)])
         await here.keep([a_letter(f"dead-{n}") for n in range(500)])
         copy = StoreCopy(here, there, world=world, ttl=30.0)
-        for rows, reached in ((100, (200, 0)), (600, (500, 200))):
+        for after, reached in ((100, (200, 0)), (600, (500, 200))):
             child = await asyncio.to_thread(
-                subprocess.run, [sys.executable, "-c", KILLED_AFTER, source, url, str(rows)],
+                subprocess.run, [sys.executable, "-c", KILLED_AFTER, source, url, str(after)],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
             )  # fmt: skip
             assert child.returncode == -signal.SIGKILL

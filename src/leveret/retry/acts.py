@@ -136,9 +136,9 @@ class RetryActs:
             self._dispatch.rescan()
 
     def _scheduled(self, batch: list[RetryEntry], due_in: float) -> None:
+        self._forget(batch)
         for entry in batch:
             if entry.state != "held" and self._dispatch is not None:
-                self._dispatch.forget(entry.key)
                 self._dispatch.add(Due(entry.key, entry.failure, due_in, entry.queue, entry.size))
 
     async def _cancel(self, batch: list[RetryEntry], act: Act, grant: Grant) -> int:

@@ -20,6 +20,7 @@ from leveret.ports import Acknowledged, Act
 from leveret.runtime.wiring import make_store
 from leveret.runtime.world import system_world
 from leveret.stores.mongodb import MongoStore
+from leveret.stores.mongodb.lease import LOCK_STALE
 from leveret.stores.mongodb.server import MongoServer
 from leveret.testing.store_contract import a_letter, an_entry
 
@@ -296,6 +297,19 @@ async def test_what_a_killed_process_left_locked_is_free_again(opened, lying):
     long_ago = DatetimeMS(await store.server.now() - 31_000)
     lying["leveret_lock"].insert_one({"_id": "store", "token": "gone", "taken_at": long_ago})
     await store.put([an_entry()])
+    assert lying["leveret_lock"].count_documents({}) == 0
+
+
+async def test_b31_who_was_killed_while_it_asked_for_a_short_lease_is_waited_for_as_long_as_that_lasts(
+    opened, lying
+):
+    store = await opened()
+    if store.server.atomic:
+        pytest.skip("this server needs no locks")
+    a_moment_ago = DatetimeMS(await store.server.now() - 1_000)
+    lying["leveret_lock"].insert_one({"_id": "lease/shop/retry", "token": "gone", "taken_at": a_moment_ago})
+    async with asyncio.timeout(LOCK_STALE - 2):
+        assert await store.lease("shop/retry").acquire_or_renew("standby", 0.0, 1.0)
     assert lying["leveret_lock"].count_documents({}) == 0
 
 

@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 #: Seconds that a lease lasts here.
 TTL = 1.5
 #: Seconds that a busy machine may take to get to it.
-SLACK = 0.5
+SLACK = 1.5
 NUMBER = 20
 MANY = 10_000
 #: Seconds between two that fall due.

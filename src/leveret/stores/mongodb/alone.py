@@ -34,6 +34,11 @@ class Alone:
         name: its `_id`.
         now: the server's time in epoch milliseconds.
         stale: seconds after which it was left behind by a process that is gone.
+
+    Example:
+        alone = Alone(collection, "lease/lock", now=server.now, stale=5.0)
+        async with alone():
+            ...
     """
 
     def __init__(
@@ -49,8 +54,11 @@ class Alone:
         self._left_behind: set[str] = set()
 
     @asynccontextmanager
-    async def __call__(self) -> AsyncIterator[None]:
+    async def __call__(self, *, stale: float | None = None) -> AsyncIterator[None]:
         """Wait for the right, and give it back.
+
+        Args:
+            stale: seconds after which, this time, it was left behind; otherwise those that were given at first.
 
         Raises:
             StoreUnavailable: somebody else kept it for too long.
@@ -58,14 +66,14 @@ class Alone:
         async with self._here:
             token = uuid.uuid4().hex
             self._left_behind.add(token)
-            await self._take(token)
+            await self._take(token, self._stale if stale is None else stale)
             try:
                 yield
             finally:
                 await self._collection.delete_one({"_id": self._name, "token": token})
                 self._left_behind.discard(token)
 
-    async def _take(self, token: str) -> None:
+    async def _take(self, token: str, stale: float) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + _PATIENCE
         while True:
@@ -77,7 +85,7 @@ class Alone:
                 found = await self._collection.find_one({"_id": self._name})
             else:
                 return
-            if found is not None and await self._is_left(found):
+            if found is not None and await self._is_left(found, stale):
                 await self._collection.delete_one({"_id": self._name, "token": found["token"]})
                 continue
             if loop.time() > until:
@@ -86,7 +94,7 @@ class Alone:
                 )
             await asyncio.sleep(_LOOK_EVERY * (0.5 + random.random()))
 
-    async def _is_left(self, found: Document) -> bool:
+    async def _is_left(self, found: Document, stale: float) -> bool:
         if found["token"] in self._left_behind:
             return True
-        return await self._now() - time_of(found["taken_at"]) > self._stale * 1000
+        return await self._now() - time_of(found["taken_at"]) > stale * 1000

@@ -30,7 +30,8 @@ LEASE_ID = "retry_worker"
 
 #: Dates lie in milliseconds, cut off: a lease is written so much longer, lest it end before its holder thinks.
 _ROUNDING = timedelta(milliseconds=2)
-#: Seconds after which a lease's own lock was left behind: asking for a lease takes some milliseconds.
+#: Seconds after which a lease's own lock was left behind: asking for a lease takes some milliseconds. A lease that
+#: lasts for less time is not waited for beyond it: by then, whoever asked for it has given it up, whatever the answer.
 LOCK_STALE = 5.0
 
 
@@ -122,7 +123,7 @@ class MongoRetryLease:
         return None if found is None else state_of(found, await self._server_time())
 
     async def _acquired_or_renewed(self, holder_id: str, ttl: timedelta) -> bool:
-        async with self._changing, self._one_at_a_time():
+        async with self._changing, self._one_at_a_time(min(LOCK_STALE, ttl.total_seconds())):
             ends = await self._server_time() + ttl + _ROUNDING
             renewed = await self._rows().update_one(
                 {"_id": self.lease_id, "holder_id": holder_id}, {"$set": {"expires_at": ends}}
@@ -154,7 +155,7 @@ class MongoRetryLease:
         return self._lying
 
     @asynccontextmanager
-    async def _one_at_a_time(self) -> AsyncIterator[None]:
+    async def _one_at_a_time(self, stale: float = LOCK_STALE) -> AsyncIterator[None]:
         if await self._is_atomic():
             yield
             return
@@ -162,7 +163,7 @@ class MongoRetryLease:
             self._alone = Alone(
                 self._lying, f"{self.lease_id}/lock", now=self._server_milliseconds, stale=LOCK_STALE
             )
-        async with self._alone():
+        async with self._alone(stale=stale):
             yield
 
     @asynccontextmanager

@@ -177,7 +177,7 @@ class _StoreLease(MongoRetryLease):
         return self._server.collection("lease")
 
     @asynccontextmanager
-    async def _one_at_a_time(self) -> AsyncIterator[None]:
+    async def _one_at_a_time(self, stale: float = LOCK_STALE) -> AsyncIterator[None]:
         if self._server.atomic:
             yield
             return
@@ -188,7 +188,7 @@ class _StoreLease(MongoRetryLease):
                 now=self._server.now,
                 stale=LOCK_STALE,
             )
-        async with self._lock():
+        async with self._lock(stale=stale):
             yield
 
     @asynccontextmanager

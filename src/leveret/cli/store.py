@@ -179,7 +179,8 @@ async def _documents(look: Look, *urls: StoreUrl) -> AsyncIterator[list[dict[str
     A runner keeps what it watches on the exchange `jobs` in the collection `jobs.retry_worker`, under a lease of that
     name: that is in namespace `jobs`. Another collection stands for itself.
     """
-    from leveret.retry.worker import RETRY_WORKER_TYPE, RetryWorker
+    from leveret.core.json_form import RETRY_WORKER_TYPE
+    from leveret.retry.worker import RetryWorker
     from leveret.runtime.wiring import make_document_store
 
     collections = set(await look.store.document_collections())

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from leveret.core import envelope
 from leveret.core import headers as h
@@ -22,6 +22,8 @@ from leveret.core.seconds import seconds
 
 SOFT_FAILURE: Final = "soft-failure"
 HARD_FAILURE: Final = "hard-failure"
+#: The type of whoever keeps these failures, and the last part of its queue's name.
+RETRY_WORKER_TYPE: Final = "retry_worker"
 
 #: Only the copies that leveret makes for observers bear it: their message waits in leveret's own store already.
 RETRY_ID: Final = "retry_id"
@@ -216,7 +218,7 @@ def properties_of(message: Mapping[str, Any], *, message_id: str | None = None) 
     job_id = _id(message.get("job_id"))
     return Properties.build(
         content_type="application/json",
-        priority=priority if isinstance(priority, int) and 0 <= priority <= 255 else None,
+        priority=priority if _is_whole(priority) and 0 <= priority <= 255 else None,
         correlation_id=None if job_id is None else short(job_id) or None,
         message_id=message_id,
         type=short(data_type) or None if isinstance(data_type, str) else None,
@@ -306,5 +308,8 @@ def _text(value: object) -> str:
 
 def _count(value: object, otherwise: int) -> int:
     # Strangers may write anything; a count that cannot be meant is as good as none.
-    whole = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_COUNTED
-    return int(value) if whole else otherwise  # type: ignore[call-overload]
+    return value if _is_whole(value) and 0 <= value <= _MOST_COUNTED else otherwise
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -9,8 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from leveret.core.json_form import RETRY_WORKER_TYPE
     from leveret.ports import RetryLeaseInterface, RetryLeaseTerm
-    from leveret.retry.worker import RETRY_WORKER_TYPE, RetryWorker
+    from leveret.retry.worker import RetryWorker
     from leveret.runtime.retry_runner import RetryWorkerRunner
     from leveret.stores.memory.lease import MemoryRetryLease
     from leveret.stores.mongodb import MongoRetryLease
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Public name to its home.
 _HOMES = {
-    "RETRY_WORKER_TYPE": "leveret.retry.worker",
+    "RETRY_WORKER_TYPE": "leveret.core.json_form",
     "RetryWorker": "leveret.retry.worker",
     "RetryWorkerRunner": "leveret.runtime.retry_runner",
     "RetryLeaseInterface": "leveret.ports",

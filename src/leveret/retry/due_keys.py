@@ -43,6 +43,10 @@ class DueKeys:
         self._rows[row.key] = row
         heapq.heappush(self._heap, (row.at, self._order, row))
 
+    def discard(self, key: str) -> None:
+        """Let it wait no more."""
+        self._rows.pop(key, None)
+
     def clear(self) -> None:
         """Forget all of them."""
         self._rows.clear()

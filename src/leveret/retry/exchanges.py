@@ -9,8 +9,16 @@ from typing import Any, Protocol
 
 from leveret.core import envelope
 from leveret.core.envelope import Cause, Malformed, Where
-from leveret.core.errors import ConfigError, StoreRefused, Unroutable
-from leveret.core.json_form import REPLAY_KEY, properties_of, replay_key, short, written
+from leveret.core.errors import ConfigError, LeaseLost, StoreRefused, Unroutable
+from leveret.core.json_form import (
+    REPLAY_KEY,
+    RETRY_WORKER_TYPE,
+    SOFT_FAILURE,
+    properties_of,
+    replay_key,
+    short,
+    written,
+)
 from leveret.core.message import Outgoing, Received
 from leveret.core.properties import check_short
 from leveret.core.topology import Binding, Queue, RMQExchangeConfig, Topology
@@ -71,6 +79,19 @@ class MessagePublisher:
         self._transport = transport
         self._exchange = exchange
         self._route = route
+        self._may: Callable[[], bool] = lambda: True
+        #: Queues of workers that were there when a message went straight to them, and those that were not.
+        self._there: set[str] = set()
+        self._missing: set[str] = set()
+
+    def guarded(self, may: Callable[[], bool]) -> MessagePublisher:
+        """The same one, which asks *may* right before each hand-over to the socket (R4).
+
+        It raises `LeaseLost`, and sends nothing, where that says no.
+        """
+        guarded = MessagePublisher(self._transport, self._exchange, self._route)
+        guarded._may = may
+        return guarded
 
     async def setup(self) -> None:
         """Declare the exchange.
@@ -92,6 +113,8 @@ class MessagePublisher:
             return
         body, properties = written(message), properties_of(message)
         keys = await self._route(message)
+        if not keys:
+            raise Unroutable(f"the route function gave no routing key for exchange {self._exchange.name}")
         for key in keys:
             check_short(key, "routing key")
         for key in keys:
@@ -102,18 +125,29 @@ class MessagePublisher:
 
         Raises:
             Malformed, PublishRefused, PublishTimeout: as for a publish.
-            Unroutable: there is none, and the message had gone straight there before: it came back with that queue's
-                name for a key, which leads nowhere on the exchange.
+            Unroutable: that queue is gone. It was there before, to this publisher's knowledge, or by the message, which
+                came back with its name for a key. On the exchange, whoever watches it would take the message instead.
         """
         queue = short(f"{self._exchange.name}.{worker}")
-        if not queue:
+        # What watches for failures fails nothing itself, and passes over what is no failure.
+        if not queue or worker == RETRY_WORKER_TYPE:
             return False
         try:
             await self._to_queue(queue, message)
-        except Unroutable:
-            if message.get(REPLAY_KEY) == queue:
-                raise
+        except Unroutable as error:
+            if queue in self._there or message.get(REPLAY_KEY) == queue:
+                raise Unroutable(
+                    f"queue {queue} is gone; what failed there stays stored until it is back"
+                ) from error
+            if queue not in self._missing:
+                self._missing.add(queue)
+                log.warning(
+                    "there is no queue %s: what failed there goes back through exchange %s, to whatever is bound for "
+                    "it. Where only those who watch the exchange are, it ends with them.",
+                    queue, self._exchange.name, extra={"action": "missing"},
+                )  # fmt: skip
             return False
+        self._there.add(queue)
         return True
 
     async def teardown(self) -> None:
@@ -125,7 +159,8 @@ class MessagePublisher:
         It had gone straight there before, then. A key that merely looks like that goes through the exchange.
         """
         key = message.get(REPLAY_KEY)
-        if not isinstance(key, str) or not key.startswith(f"{self._exchange.name}."):
+        prefix = f"{self._exchange.name}."
+        if not isinstance(key, str) or not key.startswith(prefix) or key == prefix + RETRY_WORKER_TYPE:
             return False
         try:
             await self._to_queue(check_short(key, "routing key"), message)
@@ -139,17 +174,26 @@ class MessagePublisher:
     async def _send(self, out: Outgoing) -> None:
         transport = self._transport
         # What lies in a buffer of ours could still go out after a lease is over.
-        while not transport.sendable or transport.buffered:
-            await transport.ready()
+        while True:
+            if not transport.sendable:
+                await transport.ready()
+            transport.flush()
+            if not transport.buffered:
+                break
             await transport.drained()
-        await transport.send(out)
+        if not self._may():
+            raise LeaseLost("the lease ended before the message was handed over; the next holder has it")
+        answer = transport.send(out)
+        transport.flush()
+        await answer
 
 
 class MessageConsumerManager:
     """Feeds a consumer from a queue that is bound to an exchange: each message is acked once the consumer returned.
 
-    A message that the consumer cannot read becomes a dead letter. Where the consumer fails in any other way (its store
-    is away), the message stays in hand and that step is repeated. What is no JSON object is none of its business.
+    A message that the consumer cannot read becomes a dead letter, and so does what is no JSON but names a soft failure:
+    whoever sent it has let go of its message. Where the consumer fails in any other way (its store is away), the
+    message stays in hand and that step is repeated. What else is no JSON object is none of its business.
 
     Args:
         transport: an open one.
@@ -241,7 +285,11 @@ class MessageConsumerManager:
             log.error("a message of %s stays unacked", self._queue, exc_info=error)
 
     async def _handle(self, delivery: Delivery) -> None:
-        message = _object(delivery.body)
+        message: dict[str, Any] | Malformed | None
+        try:
+            message = _object(delivery.body)
+        except Malformed as error:
+            message = error
         # One id for all tries: a letter that may have arrived already is then known for the same.
         letter_id = self._new_id()
         for wait in held_backoff():
@@ -260,8 +308,10 @@ class MessageConsumerManager:
                 delivery.ack()
                 return
 
-    async def _consume(self, message: dict[str, Any], delivery: Delivery, letter_id: str) -> None:
+    async def _consume(self, message: dict[str, Any] | Malformed, delivery: Delivery, letter_id: str) -> None:
         try:
+            if isinstance(message, Malformed):
+                raise message
             await self._consumer(message)
         except Malformed as error:
             await self._bury(delivery, letter_id, f"malformed envelope: {error}")
@@ -299,9 +349,15 @@ class MessageConsumerManager:
 
 
 def _object(body: bytes) -> dict[str, Any] | None:
-    """The JSON object of a body; None where it is none."""
+    """The JSON object of a body; None where it is none.
+
+    Raises:
+        Malformed: it is no JSON that can be read here, and seems to be a soft failure.
+    """
     try:
         value = json.loads(body)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError) as error:
+        if SOFT_FAILURE.encode() in body:
+            raise Malformed(f"the body is no JSON: {error}") from error
         return None
     return value if isinstance(value, dict) else None

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from leveret.core.envelope import Malformed
 from leveret.core.json_form import FailedMessage, build_message_key
 
 #: What a key of ours ends in, behind its first part.
@@ -34,19 +35,32 @@ class RetryKeys:
         return failed.scope if self._scoping else None
 
     def key(self, failed: FailedMessage) -> str:
-        """The key of a message that failed."""
+        """The key of a message that failed.
+
+        Raises:
+            Malformed: *first_part* cannot name it.
+        """
         last = uuid.uuid4().hex if failed.doc_id is None else failed.digest
         return f"{self._base(failed.message, self.scope(failed))}:{failed.worker}:{last}"
 
     def worker(self, doc: Mapping[str, Any]) -> str:
         """Who failed the message of a stored row; empty for rows with the plain old keys."""
+        if isinstance(named := doc.get("worker"), str):
+            return named
         key: str = doc["retry_key"]
-        base = f"{self._base(doc['message'], doc.get('scope'))}:"
+        try:
+            base = f"{self._base(doc['message'], doc.get('scope'))}:"
+        except Malformed:
+            # It was stored when the first part was made in another way.
+            return ""
         match = _END.fullmatch(key.removeprefix(base)) if key.startswith(base) else None
         return match["worker"] if match else ""
 
     def _base(self, message: Mapping[str, Any], scope: str | None) -> str:
-        first = self._first_part(dict(message))
+        try:
+            first = self._first_part(dict(message))
+        except Exception as error:
+            raise Malformed(f"message_key_func raised {type(error).__name__}: {error}") from error
         if not isinstance(first, str):
-            raise TypeError(f"message_key_func gave {type(first).__name__}: expected text")
+            raise Malformed(f"message_key_func gave {type(first).__name__}: expected text")
         return first if scope is None else f"s:{scope}:{first}"

@@ -9,13 +9,16 @@ import math
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+import weakref
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, ClassVar, TypeGuard
 
 from leveret.core import json_form
 from leveret.core.envelope import HOST
-from leveret.core.json_form import FailedMessage
+from leveret.core.errors import LeaseLost, PublishTimeout
+from leveret.core.json_form import RETRY_WORKER_TYPE, FailedMessage
 from leveret.core.seconds import seconds
 from leveret.pipeline.parts import log
 from leveret.pipeline.publishing import HELD_BACKOFF
@@ -27,15 +30,22 @@ from leveret.ports import (
     RetryLeaseInterface,
 )
 from leveret.retry.due_keys import DueKey, DueKeys
+from leveret.retry.exchanges import MessagePublisher
 from leveret.retry.foreign_lease import ForeignLease
 from leveret.retry.keys import RetryKeys
 from leveret.retry.lease import LeaseKeeper
 from leveret.retry.plain_clock import PlainClock
 
-RETRY_WORKER_TYPE = "retry_worker"
-
 #: Messages that are given back at once; more would only wait for each other's confirms.
 AT_ONCE = 100
+#: Of these, so many are kept from what was overdue when it was found, for what falls due now.
+KEPT_FOR_FRESH = AT_ONCE // 2
+#: Seconds that a publish without an answer counts among them. A queue may withhold its answers for hours.
+PATIENCE = 5.0
+#: Seconds by which the overdue may be ahead of their rate, as otherwise each of a few would go by itself.
+OVERDUE_AHEAD = 0.1
+#: Publishes to one place that have no answer for so long, before no more go there until one has.
+MOST_SILENT = 10
 #: The longest sleep in one piece, in seconds: a machine that was suspended meanwhile is noticed so soon.
 LONGEST_SLEEP = 60.0
 #: Between tries to give a message back, in seconds; the last one goes on.
@@ -43,6 +53,9 @@ BACKOFF = (*HELD_BACKOFF, 60.0, 120.0, 300.0)
 #: Seconds for which a row is left alone that the store may have taken without saying so: longer than who brought the
 #: envelope waits before bringing it again. Gone out and removed by then, it would be stored and go out once more.
 DOUBTED = 60.0
+#: How many times as long as reading the store took must pass until it is read again: of a store of any program, all
+#: that waits is read.
+READ_SELDOM = 10
 #: Seconds that a stop waits for what is being given back. A confirm and a removal take milliseconds; what takes longer
 #: waits for a broker or a store that is away.
 GRACE = 5.0
@@ -81,6 +94,8 @@ class RetryWorker:
     """
 
     REQUIRED_DOC_ID_FIELD: ClassVar[str] = "retry_key"
+    #: How many overdue messages a second are given back, beside those that fall due; None: no limit.
+    overdue_rate: float | None = 1000.0
 
     def __init__(
         self,
@@ -106,7 +121,9 @@ class RetryWorker:
         self.name = worker_name
         self.type = RETRY_WORKER_TYPE
         self._store = retry_store
-        self._publisher = republish_publisher
+        self._publisher: PublisherInterface = republish_publisher
+        if isinstance(republish_publisher, MessagePublisher):
+            self._publisher = republish_publisher.guarded(lambda: self._may_publish)
         self._keys = RetryKeys(message_key_func, scoping=scoping_enabled)
         self._clock = PlainClock(clock, sleep)
         self._keeper = (
@@ -122,21 +139,34 @@ class RetryWorker:
                 away=self._store_is_away,
             )
         )
+        #: What falls due, and what was overdue when it was found.
         self._due = DueKeys()
+        self._overdue = DueKeys()
+        #: When the next overdue one goes, by the monotonic clock, so that they keep to their rate.
+        self._next_overdue = float("-inf")
         #: Messages being given back right now, by key, and what is to be done with that key afterwards.
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._afterwards: dict[str, DueKey] = {}
+        self._overdue_under_way: set[str] = set()
+        #: Publishes that wait for long, by place; and what waits for their answers, by key.
+        self._silent: Counter[str] = Counter()
+        self._held: dict[str, tuple[str, DueKey]] = {}
         #: What was published and is not removed yet, by key: as long as it lies there unchanged it must not go again.
         self._published: dict[str, Mapping[str, Any]] = {}
         #: Until when a row is left alone whose insert failed or is under way, by key and the monotonic clock.
         self._doubted: dict[str, float] = {}
+        #: Envelopes without a document whose insert failed, by their identity, with what each one carried and the key
+        #: that it got: brought again, it is the same message, and not one more.
+        self._brought: dict[int, tuple[Mapping[str, Any], str, str]] = {}
         self._woken = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         #: When to ask for the lease next, by the monotonic clock; never, while it is being asked for.
         self._poll_at = float("inf")
         self._polling: asyncio.Task[None] | None = None
+        #: Until when the store is not read again, by the monotonic clock; always, while it is being read.
+        self._read_at = float("-inf")
         self._tries: dict[str, int] = {}
-        self._writing: dict[str, asyncio.Lock] = {}
+        self._writing: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._closed = False
 
     # ── In ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -158,9 +188,17 @@ class RetryWorker:
             )
             return
         failed = json_form.parse(message)
-        key = self._keys.key(failed)
+        key = self._known_key(message, failed) or self._keys.key(failed)
         async with self._alone(key):
-            await self._persist(failed, key)
+            try:
+                await self._persist(failed, key)
+            except BaseException:
+                self._forget_doubts()
+                if key in self._doubted:
+                    self._doubted[key] = self._clock.monotonic() + DOUBTED
+                    if failed.doc_id is None:
+                        self._brought[id(message)] = (message, failed.digest, key)
+                raise
 
     async def _persist(self, failed: FailedMessage, key: str) -> None:
         fire_at = self._clock.now() + failed.after
@@ -185,15 +223,12 @@ class RetryWorker:
             "fire_at": fire_at,
             "retry_after_seconds": failed.after,
             "generation": generation,
+            "worker": failed.worker,
         }
         if (scope := self._keys.scope(failed)) is not None:
             doc["scope"] = scope
         self._doubted[key] = math.inf
-        try:
-            await self._store.insert(doc, overwrite_existing=True)
-        except BaseException:
-            self._doubted[key] = self._clock.monotonic() + DOUBTED
-            raise
+        await self._store.insert(doc, overwrite_existing=True)
         del self._doubted[key]
         self._tries.pop(key, None)
         if self._may_publish:
@@ -202,11 +237,20 @@ class RetryWorker:
     @asynccontextmanager
     async def _alone(self, key: str) -> AsyncIterator[None]:
         """One at a time for each key: what was read is still so when it is written."""
-        lock = self._writing.setdefault(key, asyncio.Lock())
-        async with lock:
+        # Whoever holds or awaits the lock keeps it there.
+        async with self._writing.setdefault(key, asyncio.Lock()):
             yield
-        if not lock.locked():
-            self._writing.pop(key, None)
+
+    def _known_key(self, message: Mapping[str, Any], failed: FailedMessage) -> str:
+        """The key that this envelope got when its insert failed; empty where it is a new one."""
+        _, digest, key = self._brought.pop(id(message), (None, "", ""))
+        return key if key and failed.digest == digest else ""
+
+    def _forget_doubts(self) -> None:
+        """Doubts that are over, and envelopes that nobody has brought again since."""
+        now = self._clock.monotonic()
+        self._doubted = {key: until for key, until in self._doubted.items() if until > now}
+        self._brought = {number: each for number, each in self._brought.items() if each[2] in self._doubted}
 
     async def _stored(self, key: str) -> dict[str, Any] | None:
         if not await self._store.exists(key):
@@ -260,11 +304,10 @@ class RetryWorker:
             # Another process may have removed some of it.
             there = {key for _, key, _ in found}
             self._published = {key: row for key, row in self._published.items() if key in there}
-        now = self._clock.monotonic()
-        self._doubted = {key: until for key, until in self._doubted.items() if until > now}
+        self._forget_doubts()
         late = 0
         for fire_at, key, generation in sorted(found, key=lambda row: row[:2]):
-            known = self._due.get(key)
+            known = self._scheduled(key)
             # What is scheduled keeps its monotonic time, whatever the wall clock does meanwhile.
             if key in self._under_way or (known is not None and known.generation == generation):
                 continue
@@ -273,8 +316,11 @@ class RetryWorker:
             if self._doubted.get(key) == math.inf:
                 # It is just being stored, and scheduled once that is told.
                 continue
-            late += fire_at <= self._clock.now()
-            self._schedule(key, generation, fire_at)
+            if fire_at > self._clock.now():
+                self._schedule(key, generation, fire_at)
+            else:
+                late += 1
+                self._schedule_overdue(key, generation)
         if late:
             log.info("%s: %d stored retries are past their time and go now", self.name, late)
 
@@ -317,12 +363,15 @@ class RetryWorker:
     def _drop(self) -> None:
         """Forget what was scheduled, and end what is under way: another one may be at it from now on."""
         self._due.clear()
+        self._overdue.clear()
+        self._next_overdue = float("-inf")
+        self._held.clear()
         self._afterwards.clear()
         for task in self._under_way.values():
             task.cancel()
 
     def _run(self) -> None:
-        if self._running is None or self._running.done():
+        if not self._closed and (self._running is None or self._running.done()):
             self._running = asyncio.create_task(self._work(), name=f"leveret retries {self.name}")
             self._running.add_done_callback(self._stopped)
 
@@ -344,12 +393,34 @@ class RetryWorker:
         if key in self._under_way:
             self._afterwards[key] = row
             return
-        self._due.add(row)
+        self._let_wait(self._due, row)
+
+    def _schedule_overdue(self, key: str, generation: Any) -> None:
+        """As one of many, in their order and at their rate, the first tenth of a second's worth at once."""
+        now = self._clock.monotonic()
+        if (until := self._doubted.get(key)) is not None:
+            self._schedule_in(key, generation, min(DOUBTED, until - now))
+            return
+        self._next_overdue = max(self._next_overdue, now)
+        self._let_wait(self._overdue, DueKey(key, generation, max(now, self._next_overdue - OVERDUE_AHEAD)))
+        if self.overdue_rate is not None:
+            self._next_overdue += 1 / self.overdue_rate
+
+    def _let_wait(self, lane: DueKeys, row: DueKey) -> None:
+        for other in (self._due, self._overdue):
+            other.discard(row.key)
+        self._held.pop(row.key, None)
+        lane.add(row)
         self._woken.set()
         self._run()
 
+    def _scheduled(self, key: str) -> DueKey | None:
+        """What waits under that key, for its time or for an answer of its place."""
+        held = self._held.get(key)
+        return self._due.get(key) or self._overdue.get(key) or (None if held is None else held[1])
+
     def _is_scheduled(self, key: str) -> bool:
-        return key in self._afterwards or self._due.get(key) is not None
+        return key in self._afterwards or self._scheduled(key) is not None
 
     async def _work(self) -> None:
         """One loop for the lease and for what is due, so that it sleeps once at a time."""
@@ -388,9 +459,10 @@ class RetryWorker:
         finally:
             self._poll_at = self._clock.monotonic() + keeper.next_in
             self._woken.set()
-        if not keeper.holds:
+        if not keeper.holds or self._clock.monotonic() < self._read_at:
             return
         # Standbys store too, and tell nobody: the holder looks at the store each time it renews.
+        began, self._read_at = self._clock.monotonic(), float("inf")
         try:
             await self.schedule_pending()
         except Exception as error:  # noqa: BLE001 - a store of any program, with errors of its own
@@ -398,21 +470,37 @@ class RetryWorker:
             log.warning(
                 "%s: the stored retries cannot be read: %s", self.name, error, extra={"action": "load"}
             )
+        finally:
+            ended = self._clock.monotonic()
+            self._read_at = ended + READ_SELDOM * (ended - began)
 
     def _launch_due(self, now: float) -> float:
         """Begin to give back what is due; returns the seconds until more of it is."""
-        room = AT_ONCE - len(self._under_way)
-        for row in itertools.islice(self._due.pop(now), room):
-            task = asyncio.create_task(self._give_back(row.key, row.generation))
-            self._under_way[row.key] = task
-            task.add_done_callback(functools.partial(self._ended, row.key))
-        # Where there is no room, the end of one that is under way wakes the loop.
-        return self._due.next_in(now) if len(self._under_way) < AT_ONCE else float("inf")
+        next_in = float("inf")
+        for lane in (self._due, self._overdue):
+            for row in itertools.islice(lane.pop(now), max(0, self._room_of(lane))):
+                task = asyncio.create_task(self._give_back(row.key, row.generation))
+                self._under_way[row.key] = task
+                if lane is self._overdue:
+                    self._overdue_under_way.add(row.key)
+                task.add_done_callback(functools.partial(self._ended, row.key))
+            # Where there is no room, the end of one that is under way wakes the loop.
+            if self._room_of(lane) > 0:
+                next_in = min(next_in, lane.next_in(now))
+        return next_in
+
+    def _room_of(self, lane: DueKeys) -> int:
+        """How many more of that lane may go now; what waits long for an answer takes no room."""
+        room = AT_ONCE - (len(self._under_way) - self._silent.total())
+        return (
+            room if lane is self._due else min(room, AT_ONCE - KEPT_FOR_FRESH - len(self._overdue_under_way))
+        )
 
     def _ended(self, key: str, task: asyncio.Task[None]) -> None:
         del self._under_way[key]
+        self._overdue_under_way.discard(key)
         if (row := self._afterwards.pop(key, None)) is not None:
-            self._due.add(row)
+            self._let_wait(self._due, row)
         self._woken.set()
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("giving back %s failed", key, exc_info=error)
@@ -438,8 +526,15 @@ class RetryWorker:
             # A generation alone may come again: the first failure after a removal counts from 1.
             row = {"generation": generation, "fire_at": doc.get("fire_at")}
             if self._published.get(key) != row:
-                if not await self._publish(doc, message):
+                worker = self._keys.worker(doc)
+                place = worker or json_form.replay_key(message)
+                if self._silent[place] >= MOST_SILENT:
+                    self._held[key] = (place, DueKey(key, generation, self._clock.monotonic()))
                     return
+                with self._answering(place, key):
+                    if not await self._publish(worker, message):
+                        return
+                self._place_works(place)
                 self._published[key] = row
         except Exception as error:  # noqa: BLE001 - a store and a publisher of any program, with errors of their own
             self._again(key, generation, error)
@@ -447,10 +542,49 @@ class RetryWorker:
         self._tries.pop(key, None)
         await self._remove(key, row)
 
-    async def _publish(self, doc: Mapping[str, Any], message: dict[str, Any]) -> bool:
+    @contextmanager
+    def _answering(self, place: str, key: str) -> Iterator[None]:
+        """Publish to that place within the block: told where it fails, and no hindrance to others where it is slow."""
+        silent = False
+
+        def waits_long() -> None:
+            nonlocal silent
+            silent = True
+            self._silent[place] += 1
+            self._overdue_under_way.discard(key)
+            self._woken.set()
+
+        timer = self._clock.call_later(PATIENCE, waits_long)
+        try:
+            yield
+        except (LeaseLost, PublishTimeout):
+            raise
+        except Exception as error:
+            self._place_fails(place, error)
+            raise
+        finally:
+            timer.cancel()
+            if silent:
+                self._silent -= Counter([place])
+                self._release(place)
+
+    def _release(self, place: str) -> None:
+        """What waits for an answer of that place goes, where enough have come."""
+        if self._silent[place] >= MOST_SILENT:
+            return
+        for waits_for, row in list(self._held.values()):
+            if waits_for == place:
+                self._schedule_overdue(row.key, row.generation)
+
+    def _place_fails(self, place: str, error: Exception) -> None:
+        """What goes there cannot be published, and stays stored. Whoever runs this worker may tell people."""
+
+    def _place_works(self, place: str) -> None:
+        """Something was published there."""
+
+    async def _publish(self, worker: str, message: dict[str, Any]) -> bool:
         """Straight to the queue that failed it, else through the exchange; False where it may not go any more."""
         publisher = self._publisher
-        worker = self._keys.worker(doc)
         # Nothing but True counts: who merely has a method of that name has promised nothing.
         if (
             worker

@@ -10,12 +10,12 @@ from typing import Any, Final, TypeVar
 
 from leveret.core.dead_letter import DeadLetter, LetterState, Replay
 from leveret.core.errors import LeaseLost, StoreError
+from leveret.core.json_form import RETRY_WORKER_TYPE
 from leveret.core.retry_entry import Filter, RetryEntry
 from leveret.dead_letters import replay
 from leveret.ports import Acknowledged, Act, DocumentStore, Grant, Lease, Store, World
 from leveret.retry import acts
 from leveret.retry.lease import LeaseKeeper
-from leveret.retry.worker import RETRY_WORKER_TYPE
 from leveret.runtime.copy_counts import Copied, Count, Tally
 from leveret.runtime.world import holder_name
 

@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, runtime_checkable
 
+from leveret.core.alarm import RETRY_REPUBLISH_FAILED, Alarm
+from leveret.core.errors import ConfigError
+from leveret.core.json_form import RETRY_WORKER_TYPE
 from leveret.core.topology import RMQExchangeConfig
 from leveret.pipeline.parts import log
 from leveret.pipeline.store_condition import StoreCondition
 from leveret.ports import (
+    Alarms,
     ConsumerManagerFactory,
     ConsumerManagerInterface,
     DocumentStore,
@@ -19,7 +23,8 @@ from leveret.ports import (
     PublisherInterface,
     World,
 )
-from leveret.retry.worker import RETRY_WORKER_TYPE, RetryWorker
+from leveret.retry.exchanges import observer_exchange
+from leveret.retry.worker import RetryWorker
 from leveret.runtime import wiring
 from leveret.runtime.backends import (
     RuntimeInfra,
@@ -41,11 +46,24 @@ class _Wrapping(Protocol):
 
 
 class _TellingWorker(RetryWorker):
-    """A retry worker that tells people when its store is away, and when it is back (S2)."""
+    """A retry worker that tells people what keeps messages from going on, and that it is over (S2, R1)."""
 
-    def __init__(self, worker_name: str, *, exchange: str, condition: StoreCondition, **given: Any) -> None:
+    def __init__(
+        self,
+        worker_name: str,
+        *,
+        exchange: str,
+        condition: StoreCondition,
+        alarms: Alarms,
+        overdue_rate: float | None,
+        **given: Any,
+    ) -> None:
+        self.overdue_rate = overdue_rate
         self._exchange = exchange
         self._condition = condition
+        self._alarms = alarms
+        #: Places that an alarm was raised for.
+        self._failing: set[str] = set()
         super().__init__(worker_name, **given)
 
     async def __call__(self, message: dict[str, Any]) -> None:
@@ -64,6 +82,22 @@ class _TellingWorker(RetryWorker):
             )
             self._condition.failed("lease", title, why)
 
+    def _place_fails(self, place: str, error: Exception) -> None:
+        self._failing.add(place)
+        self._alarms.emit(
+            Alarm(
+                code=RETRY_REPUBLISH_FAILED,
+                title=f"retries of {self._exchange} for {place} cannot be published; they stay stored ({error})",
+                about=place,
+                fields={"queue": place, "error": str(error)},
+            )
+        )
+
+    def _place_works(self, place: str) -> None:
+        if place in self._failing:
+            self._failing.discard(place)
+            self._alarms.resolved(RETRY_REPUBLISH_FAILED, place)
+
 
 class RetryWorkerRunner:
     """Runs a retry worker for programs that write the JSON form.
@@ -79,12 +113,17 @@ class RetryWorkerRunner:
         config: names the broker and, where no *retry_store* is given, the store.
         worker_name: its name, for people.
         exchange: where soft failures can be watched, `observer_exchange(...)` of the pipeline's.
-        republish_exchange: the data exchange; None: *exchange*, which is right for fanout and topic.
+        republish_exchange: the data exchange; None: *exchange*, which is right for fanout and topic. Needed beside a
+            direct one: what is published to its observers' exchange reaches no worker.
         retry_store: instead of one in the store of *config*.
         republish_publisher: instead of one to the republish exchange.
         consumer_manager_factory: instead of one on the queue `<exchange>.retry_worker`.
         message_key_func: as for `RetryWorker`.
         infra: a connection that is shared; used, and not closed.
+
+    Raises:
+        ConfigError: *exchange* is the one that observers of a direct exchange watch, and no *republish_exchange* is
+            named.
 
     Example:
         runner = RetryWorkerRunner(config, "retry", exchange=observer_exchange(RMQExchangeConfig("jobs")))
@@ -104,6 +143,14 @@ class RetryWorkerRunner:
         message_key_func: Callable[[dict[str, Any]], str] | None = None,
         infra: RuntimeInfra | None = None,
     ) -> None:
+        if republish_exchange is None and exchange == observer_exchange(
+            RMQExchangeConfig(pipeline := exchange.name.removesuffix(".observer"), "direct", exchange.durable)
+        ):
+            raise ConfigError(
+                f"exchange {exchange.name} is where a direct exchange is watched, and no worker has a queue there. "
+                f'Name the data exchange: republish_exchange=RMQExchangeConfig("{pipeline}", "direct"). A fanout '
+                "whose name merely ends so is named itself"
+            )
         self._config = config
         self._worker_name = worker_name
         self._exchange = exchange
@@ -178,10 +225,14 @@ class RetryWorkerRunner:
             raise AssertionError("what was not given is made on a connection")
         await publisher.setup()
         self._undo.append(("the publisher", publisher.teardown))
+        alarms = self._own_alarms(world, infra)
+        store_name = str(self._config.store) if self._store is None else type(self._store).__name__
         worker = _TellingWorker(
             self._worker_name,
             exchange=self._exchange.name,
-            condition=self._condition(world, infra),
+            condition=StoreCondition(self._exchange.name, store=store_name, alarms=lambda: alarms),
+            alarms=alarms,
+            overdue_rate=self._config.retry_worker.overdue_rate,
             retry_store=store,
             republish_publisher=publisher,
             message_key_func=self._key_func,
@@ -204,8 +255,8 @@ class RetryWorkerRunner:
         )  # fmt: skip
         return consumer
 
-    def _condition(self, world: World, infra: RuntimeInfra | None) -> StoreCondition:
-        """Whether the store answers; people are told as the settings say, of a broker that was made from them."""
+    def _own_alarms(self, world: World, infra: RuntimeInfra | None) -> Alarms:
+        """People are told as the settings say, by a broker that was made from them."""
         name = self._config.namespace or self._exchange.name
         alarms = wiring.make_alarms(
             world,
@@ -216,8 +267,7 @@ class RetryWorkerRunner:
         )
         alarms.start()
         self._undo.append(("the alarms", alarms.aclose))
-        store = str(self._config.store) if self._store is None else type(self._store).__name__
-        return StoreCondition(self._exchange.name, store=store, alarms=lambda: alarms)
+        return alarms
 
     # ── What was not given ────────────────────────────────────────────────────────────────────────────────────────────
 

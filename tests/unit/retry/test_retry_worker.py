@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+from itertools import pairwise
 
 import pytest
 
 from leveret.core.envelope import Malformed
 from leveret.core.errors import StoreUnavailable
 from leveret.retry import MemoryRetryLease, RetryWorker
+from leveret.retry.worker import AT_ONCE, MOST_SILENT, PATIENCE
 from leveret.stores.documents import MemoryDocumentStore
 from leveret.testing.fake_clock import FakeClock
 
@@ -149,6 +151,7 @@ async def test_a_soft_failure_is_stored_before_the_call_returns(make, store, clo
         "fire_at": clock.now() + 5,
         "retry_after_seconds": 5,
         "generation": 1,
+        "worker": "parser",
     }
 
 
@@ -372,6 +375,63 @@ async def test_one_whose_publish_does_not_end_holds_up_no_other(make, clock):
     publisher.let.set()
 
 
+async def test_a_worker_whose_queue_withholds_its_answers_holds_up_no_other_and_gets_no_more(
+    make, store, clock
+):
+    class Withholding(QueuePublisher):
+        answers = asyncio.Event()
+        entered = 0
+
+        async def to_worker(self, worker, message):
+            if worker == "stuck":
+                self.entered += 1
+                await self.answers.wait()
+            return await super().to_worker(worker, message)
+
+    publisher = Withholding("stuck", "free")
+    worker = make(republish_publisher=publisher)
+    for number in range(3 * AT_ONCE):
+        await worker(an_envelope(f"s{number}", worker="stuck", after=1))
+    await worker(an_envelope("f", worker="free", after=2))
+    await clock.advance(1 + PATIENCE)
+    assert publisher.straight == [("free", an_envelope("f", after=2)["data"])]
+    await clock.advance(3600)
+    # Those that filled the room before the silence was noticed, and one room full until its answers are late as well.
+    assert publisher.entered <= 2 * AT_ONCE
+    assert len(await rows(store)) == 3 * AT_ONCE
+    await worker(an_envelope("g", worker="free", after=1))
+    await clock.advance(1)
+    assert publisher.straight[-1][1]["data"]["doc_id"] == "g"
+    publisher.answers.set()
+    await clock.advance(1)
+    assert sorted(
+        message["data"]["doc_id"] for name, message in publisher.straight if name == "stuck"
+    ) == sorted(f"s{number}" for number in range(3 * AT_ONCE))
+    assert await rows(store) == []
+
+
+async def test_what_waits_for_a_silent_queue_is_found_once_and_a_later_failure_of_it_counts(
+    make, store, clock
+):
+    publisher = HeldPublisher()
+    worker = make(republish_publisher=publisher)
+    for number in range(MOST_SILENT):
+        await worker(an_envelope(f"d{number}", worker=None, after=0))
+    await worker(an_envelope("last", worker=None, after=PATIENCE + 1))
+    await clock.advance(PATIENCE + 1)
+    assert publisher.entered == MOST_SILENT
+    await worker.schedule_pending()
+    await clock.advance(60)
+    await worker(an_envelope("last", worker=None, count=2, after=5))
+    publisher.let.set()
+    await clock.advance(4)
+    assert publisher.entered == MOST_SILENT
+    await clock.advance(1)
+    assert publisher.published[-1]["retry"]["count"] == 2
+    assert len(publisher.published) == MOST_SILENT + 1
+    assert await rows(store) == []
+
+
 async def test_a_row_that_goes_while_it_is_looked_up_is_none(make, clock):
     class Vanishing(MemoryDocumentStore):
         vanishes = True
@@ -516,6 +576,43 @@ async def test_what_was_stored_and_told_as_a_timeout_goes_once_though_it_is_seen
     assert (len(publisher.published), await rows(store)) == (1, [])
 
 
+async def test_what_names_no_document_and_was_stored_and_told_as_a_timeout_again_and_again_goes_once(
+    make, store, publisher, clock, monkeypatch
+):
+    worker = make(lease=MemoryRetryLease(clock=clock))
+    await worker.start()
+    envelope = an_envelope(None, after=5)
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "insert", doing_it_and_telling_a_timeout(store))
+        for _ in range(10):
+            with pytest.raises(StoreUnavailable):
+                await worker(envelope)
+            await clock.advance(30)
+    await worker(envelope)
+    await clock.advance(70)
+    assert (len(publisher.published), await rows(store)) == (1, [])
+    # Brought once more it is another message: that one was stored.
+    await worker(envelope)
+    await clock.advance(5)
+    assert len(publisher.published) == 2
+
+
+async def test_two_equal_messages_without_a_document_stay_two_also_where_the_store_fails(
+    make, store, publisher, clock, monkeypatch
+):
+    worker = make()
+    envelopes = [an_envelope(None, after=5), an_envelope(None, after=5)]
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "insert", doing_it_and_telling_a_timeout(store))
+        for envelope in envelopes:
+            with pytest.raises(StoreUnavailable):
+                await worker(envelope)
+    for envelope in envelopes:
+        await worker(envelope)
+    await clock.advance(5)
+    assert (len(publisher.published), await rows(store)) == (2, [])
+
+
 async def test_what_was_stored_and_told_as_a_timeout_goes_though_nobody_brings_it_again(
     make, store, publisher, clock, monkeypatch
 ):
@@ -648,6 +745,77 @@ async def test_rows_with_the_plain_old_keys_are_taken_as_they_are(make, store, c
     await clock.advance(5)
     assert (publisher.published, publisher.straight) == ([message], [])
     assert await rows(store) == []
+
+
+async def test_a_first_part_that_cannot_be_made_is_told_and_does_not_hide_who_failed(make, clock):
+    publisher = QueuePublisher("parser")
+    await make(republish_publisher=publisher)(an_envelope("d1"))
+    strict = make(republish_publisher=publisher, message_key_func=lambda message: message["data"]["number"])
+    await strict.start()
+    with pytest.raises(Malformed, match="message_key_func raised KeyError: 'number'"):
+        await strict(an_envelope("d2"))
+    with pytest.raises(Malformed, match="message_key_func gave int: expected text"):
+        await strict(an_envelope("d2", data={"number": 7}))
+    await clock.advance(5)
+    assert [name for name, _ in publisher.straight] == ["parser"] * len(publisher.straight) != []
+
+
+async def test_c14_a_fresh_one_is_on_time_beside_thousands_that_are_overdue(make, store, clock):
+    at: dict[str, float] = {}
+
+    class Slow(Publisher):
+        async def __call__(self, message):
+            await clock.sleep(1)
+            at[message["data"]["doc_id"]] = clock.now()
+
+    publisher = Slow()
+    await store.upsert_many([
+        {"retry_key": f"k{number:04}", "message": {"data": {"doc_id": f"o{number:04}"}}, "fire_at": number}
+        for number in range(2000)
+    ])  # fmt: skip
+    worker = make(republish_publisher=publisher)
+    await worker.start()
+    await worker(an_envelope("fresh", after=3))
+    due = clock.now() + 3
+    await clock.advance(5)
+    assert at["fresh"] - due == pytest.approx(1)
+    await clock.advance(60)
+    overdue = [name for name in at if name != "fresh"]
+    assert (overdue, await rows(store)) == (sorted(overdue), [])
+    assert len(overdue) == 2000
+
+
+async def test_the_overdue_go_at_their_rate(make, store, publisher, clock):
+    await store.upsert_many([
+        {"retry_key": f"k{number:02}", "message": {"data": {}}, "fire_at": number} for number in range(50)
+    ])  # fmt: skip
+    worker = make()
+    worker.overdue_rate = 10
+    await worker.start()
+    await clock.advance(2)
+    assert 20 <= len(publisher.published) <= 22
+    await clock.advance(3)
+    assert len(publisher.published) == 50
+
+
+async def test_a_store_that_is_slow_to_read_is_read_seldom_and_once_at_a_time(
+    make, store, clock, monkeypatch
+):
+    reads: list[float] = []
+    query = store.query
+
+    async def slow(params, *, sort_by=None):
+        reads.append(clock.now())
+        await clock.sleep(45)
+        async for row in query(params, sort_by=sort_by):
+            yield row
+
+    monkeypatch.setattr(store, "query", slow)
+    starting = asyncio.create_task(make(lease=MemoryRetryLease(clock=clock)).start())
+    await clock.advance(45)
+    await starting
+    await clock.advance(1000)
+    assert [later - earlier for earlier, later in pairwise(reads[1:])] == [pytest.approx(500, abs=10)] * 2
 
 
 @pytest.mark.parametrize(

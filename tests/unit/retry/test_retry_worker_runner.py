@@ -9,13 +9,13 @@ from typing import Self
 
 import pytest
 
-from leveret.core.errors import BrokerUnreachable, ConfigError, StoreUnavailable
+from leveret.core.errors import BrokerUnreachable, ConfigError, LeaseLost, StoreUnavailable
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.core.topology import Binding, Names, Queue, RMQExchangeConfig, Topology
 from leveret.retry import RetryWorkerRunner
 from leveret.retry.exchanges import observer_exchange
-from leveret.runtime.backends import RuntimeInfra
+from leveret.runtime.backends import RuntimeInfra, create_publisher
 from leveret.runtime.config import load_config
 from leveret.stores.documents import MemoryDocumentStore
 from leveret.testing.fake_clock import FakeClock
@@ -292,6 +292,81 @@ async def test_without_such_a_queue_it_goes_through_the_exchange_with_its_key(sc
         assert await scene.got("elsewhere") == [a_failure()["data"]]
 
 
+async def test_a_queue_that_was_there_and_is_gone_is_waited_for_and_told_once(scene, caplog):
+    caplog.set_level("INFO", "leveret")
+    await scene.queue("jobs.parser", key="fast.page")
+    async with Running(scene, scene.runner()):
+        await scene.publish(a_failure())
+        await scene.clock.advance(5)
+        assert len(await scene.got("jobs.parser")) == 1
+        scene.broker.delete_queue("jobs.parser")
+        await scene.publish(a_failure())
+        await scene.clock.advance(5 + 60)
+        assert told(caplog) == [("alarm", "retry_republish_failed")]
+        assert "queue jobs.parser is gone; what failed there stays stored until it is back" in caplog.text
+        await scene.queue("jobs.parser", key="fast.page")
+        await scene.clock.advance(300)
+        assert await scene.got("jobs.parser") == [a_failure()["data"]]
+        assert told(caplog) == [("alarm", "retry_republish_failed"), ("resolved", "retry_republish_failed")]
+
+
+async def test_that_a_worker_has_no_queue_of_its_own_is_told_once(scene, caplog):
+    await scene.queue("elsewhere", key="fast.page")
+    async with Running(scene, scene.runner()):
+        for number in range(3):
+            await scene.publish(a_failure(job_id=f"j{number}"))
+        await scene.clock.advance(5)
+    assert [record.action for record in caplog.records].count("missing") == 1
+    assert "there is no queue jobs.parser: what failed there goes back through exchange jobs" in caplog.text
+
+
+async def test_nothing_goes_straight_to_the_queue_that_watches(scene):
+    await scene.queue("elsewhere", key="fast.page")
+    failure = a_failure(origin={"type": "retry_worker", "name": "h"})
+    async with Running(scene, scene.runner()):
+        await scene.publish(failure)
+        await scene.clock.advance(5)
+        assert await scene.got("elsewhere") == [failure["data"]]
+
+
+async def test_a_priority_that_is_none_is_left_out(scene):
+    await scene.queue("jobs.parser", key="fast.page")
+    failure = a_failure()
+    failure["data"]["priority"] = True
+    async with Running(scene, scene.runner()):
+        await scene.publish(failure)
+        await scene.clock.advance(5)
+        assert await scene.got("jobs.parser") == [failure["data"]]
+
+
+async def test_a_route_function_that_gives_no_key_keeps_what_it_was_asked_for(scene):
+    async def nowhere(message):
+        return ()
+
+    publisher = create_publisher(scene.infra, exchange=JOBS, route_func=nowhere)
+    async with Running(scene, scene.runner(republish_publisher=publisher)):
+        await scene.publish(a_failure())
+        await scene.clock.advance(60)
+        await scene.queue("jobs.parser")
+        await scene.clock.advance(60)
+        assert len(await scene.got("jobs.parser")) == 1
+
+
+async def test_what_waits_for_the_broker_when_the_lease_goes_is_not_sent_by_who_had_it(scene):
+    """As on a machine that was suspended: what waits for the broker wakes before anything else has looked."""
+    await scene.queue("jobs.parser")
+    held = True
+    publisher = create_publisher(scene.infra, exchange=JOBS).guarded(lambda: held)
+    scene.broker.block()
+    sending = asyncio.create_task(publisher.to_worker("parser", a_failure()["data"]))
+    await scene.clock.advance(0)
+    held = False
+    scene.broker.unblock()
+    with pytest.raises(LeaseLost, match="the lease ended before the message was handed over"):
+        await sending
+    assert await scene.got("jobs.parser") == []
+
+
 async def test_on_a_direct_pipeline_it_watches_beside_and_gives_back_to_the_pipeline(scene):
     pipeline = RMQExchangeConfig("pipe", "direct")
     observer = observer_exchange(pipeline)
@@ -310,6 +385,13 @@ async def test_a_pipeline_that_is_a_fanout_is_watched_in_place(scene):
         assert await scene.got("pipe.parser") == [a_failure()]
         await scene.clock.advance(5)
         assert await scene.got("pipe.parser") == [a_failure()["data"]]
+
+
+def test_where_a_direct_exchange_is_watched_the_data_exchange_has_to_be_named(scene):
+    observer = observer_exchange(RMQExchangeConfig("pipe", "direct"))
+    with pytest.raises(ConfigError, match=r'republish_exchange=RMQExchangeConfig\("pipe", "direct"\)'):
+        scene.runner(observer)
+    scene.runner(observer, republish_exchange=observer)
 
 
 async def test_a_direct_exchange_cannot_be_watched_and_that_is_told_before_anything_starts(scene):
@@ -340,6 +422,25 @@ async def test_a_soft_failure_that_cannot_be_read_becomes_a_dead_letter_and_the_
         assert len(await scene.got("jobs.parser")) == 1
         queue = scene.broker.snapshot()["jobs.retry_worker"]
         assert (queue.ready, queue.unsettled) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(b'"\xe9"', id="latin-1"),
+        pytest.param(b"9" * 5000, id="a number of 5 000 digits"),
+        pytest.param(b"[" * 100_000 + b"]" * 100_000, id="100 000 lists in each other"),
+    ],
+)
+async def test_b15_a_soft_failure_that_json_cannot_be_read_from_becomes_a_dead_letter(scene, value):
+    body = b'{"data_type": "soft-failure", "origin": {"type": "parser"}, "data": {"n": %s}}' % value
+    async with Running(scene, scene.runner()):
+        await scene.publish(body)
+        await scene.clock.advance(5)
+        letter = await scene.transport.get("shop.events.dlq")
+        assert letter is not None
+        assert letter.body == body
+        assert "malformed envelope: the body is no JSON" in letter.properties.header("leveret-reason")
 
 
 async def test_while_the_store_is_away_the_envelope_stays_in_hand_and_is_stored_later(scene):

@@ -436,9 +436,17 @@ class RetryStore(Protocol):
         """Seconds until the next row may be tried, negative where one is overdue, None where nothing waits."""
 
     async def take(
-        self, namespace: str, rows: Sequence[tuple[str, int]], *, grant: Grant | None = None
+        self,
+        namespace: str,
+        rows: Sequence[tuple[str, int]],
+        *,
+        grant: Grant | None = None,
+        held: bool = False,
     ) -> list[RetryEntry]:
-        """The whole entries of these (key, failure) rows, those that still carry that failure and are not held."""
+        """The whole entries of these (key, failure) rows that still carry that failure.
+
+        *held*: held ones too, for whoever does not publish them. Rows may share a retry id, but no key.
+        """
 
     async def remove(
         self, namespace: str, rows: Sequence[tuple[str, int]], *, grant: Grant | None = None

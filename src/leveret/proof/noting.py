@@ -167,9 +167,14 @@ class _NotedStore:
         return cast("Lease", _NotedLease(lease, name, self._record)) if name.endswith("/retry") else lease
 
     async def take(
-        self, namespace: str, rows: Sequence[tuple[str, int]], *, grant: Grant | None = None
+        self,
+        namespace: str,
+        rows: Sequence[tuple[str, int]],
+        *,
+        grant: Grant | None = None,
+        held: bool = False,
     ) -> list[RetryEntry]:
-        entries = await self._store.take(namespace, rows, grant=grant)
+        entries = await self._store.take(namespace, rows, grant=grant, held=held)
         _term.set(None if grant is None else grant.term)
         return entries
 

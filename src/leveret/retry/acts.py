@@ -143,13 +143,8 @@ class RetryActs:
 
     async def _cancel(self, batch: list[RetryEntry], act: Act, grant: Grant) -> int:
         """To the dead letters, with the reason `cancelled`: in one transaction, so it is in one place at any time."""
-        whole = await self._store.take(self._namespace, [(e.key, e.failure) for e in batch], grant=grant)
-        held = {entry.key for entry in whole}
-        for entry in batch:
-            if entry.key not in held and entry.state == "held":
-                found = await self._store.entry(self._namespace, entry.retry_id)
-                if found is not None and found.key == entry.key:
-                    whole.append(found)
+        rows = [(entry.key, entry.failure) for entry in batch]
+        whole = await self._store.take(self._namespace, rows, grant=grant, held=True)
         why = str(act.arguments.get("why") or "cancelled")
         letters = [
             envelope.letter_of_entry(

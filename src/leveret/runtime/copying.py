@@ -167,22 +167,12 @@ class StoreCopy:
         while True:
             page, after = await self._source.entries(Filter(namespace=namespace), limit=ROWS, after=after)
             for portion in _portions(page):
-                found = await self._whole(namespace, portion)
+                rows = [(row.key, row.failure) for row in portion]
+                found = await self._source.take(namespace, rows, held=True)
                 now = clock.monotonic()
                 yield [replace(each, wait=now + each.due_in) for each in found]
             if after is None:
                 return
-
-    async def _whole(self, namespace: str, rows: Sequence[RetryEntry]) -> list[RetryEntry]:
-        free = [(row.key, row.failure) for row in rows if row.state != "held"]
-        found = await self._source.take(namespace, free) if free else []
-        for row in rows:
-            # Held rows are never handed out to be published, so that each is looked up by its id.
-            if row.state == "held":
-                entry = await self._source.entry(namespace, row.retry_id)
-                if entry is not None and entry.key == row.key:
-                    found.append(entry)
-        return found
 
     async def _put(self, entries: Sequence[RetryEntry]) -> int:
         now = self._world.clock.monotonic()

@@ -183,6 +183,20 @@ async def test_a_cancelled_retry_is_dead_or_run_but_never_both(app, runs):
         assert t.data.retries == {}
 
 
+async def test_held_retries_of_one_id_are_each_cancelled(app):
+    t = RunningApp(app)
+    rows = [entry(queue=queue, state="held", wait=1000) for queue in ("shop.charge", "shop.mail")]
+    await stored(t, *rows)
+    async with t:
+        await t.clock.advance(1)
+        asking = asyncio.ensure_future(app.retries.cancel("a"))
+        await t.clock.advance(1)
+        report = await asking
+        assert (report.asked, report.done, report.notes) == (2, 2, ())
+        assert sorted(letter.queue for letter in t.data.letters.values()) == ["shop.charge", "shop.mail"]
+        assert t.data.retries == {}
+
+
 async def test_an_act_whose_holder_loses_the_lease_stays_written_for_the_next_one(app):
     t = RunningApp(app)
     await stored(t, entry(wait=1000))

@@ -119,6 +119,19 @@ async def test_all_states_bodies_and_what_is_left_of_each_delay_arrive(stores, c
     assert (await target.entry("shop", "retry-id-held")).due_in == pytest.approx(53.0)
 
 
+async def test_two_held_rows_of_one_retry_id_both_arrive(stores, copy):
+    source, target = stores
+    rows = [an_entry(name, retry_id="same", state="held", state_reason=f"for {name}") for name in "ab"]
+    await source.put(rows)
+    came_to = await copied(copy)
+    assert (came_to.whole, came_to.retries.copied) == (True, 2)
+    taken = await target.take("shop", [(row.key, row.failure) for row in rows], held=True)
+    assert [(each.key, each.retry_id, each.state_reason) for each in taken] == [
+        ("shop.charge/a", "same", "for a"),
+        ("shop.charge/b", "same", "for b"),
+    ]
+
+
 async def test_done_again_it_copies_nothing_and_changes_nothing(stores, copy):
     source, target = stores
     await source.put([an_entry(str(n)) for n in range(5)])

@@ -78,13 +78,20 @@ class MemoryRetries:
         return order[0][0] - self.clock.now() if order and order[0][0] != NEVER else None
 
     async def take(
-        self, namespace: str, rows: Sequence[tuple[str, int]], *, grant: Grant | None = None
+        self,
+        namespace: str,
+        rows: Sequence[tuple[str, int]],
+        *,
+        grant: Grant | None = None,
+        held: bool = False,
     ) -> list[RetryEntry]:
-        """The whole entries of these (key, failure) rows, those that still carry that failure and are not held."""
+        """The whole entries of these (key, failure) rows that still carry that failure; held ones only with *held*."""
         data, now = self._open(), self.clock.now()
         data.check_grant(grant)
         found = (data.with_failure(namespace, key, failure) for key, failure in rows)
-        return [_as_read(entry, now) for entry in found if entry is not None and entry.state != "held"]
+        return [
+            _as_read(entry, now) for entry in found if entry is not None and (held or entry.state != "held")
+        ]
 
     async def remove(
         self, namespace: str, rows: Sequence[tuple[str, int]], *, grant: Grant | None = None

@@ -104,9 +104,14 @@ class MongoRetries:
         return await self.server.read(ask)
 
     async def take(
-        self, namespace: str, rows: Sequence[tuple[str, int]], *, grant: Grant | None = None
+        self,
+        namespace: str,
+        rows: Sequence[tuple[str, int]],
+        *,
+        grant: Grant | None = None,
+        held: bool = False,
     ) -> list[RetryEntry]:
-        """The whole entries of these (key, failure) rows, those that still carry that failure and are not held.
+        """The whole entries of these (key, failure) rows that still carry that failure; held ones only with *held*.
 
         With a grant, its term is written on them: whoever lost the lease meanwhile cannot remove them any more.
         """
@@ -116,7 +121,7 @@ class MongoRetries:
             found = [
                 doc
                 for doc in await self.server.found(self._rows, list(wanted), None, session)
-                if doc["failure"] == wanted[doc["_id"]] and doc["state"] != "held"
+                if doc["failure"] == wanted[doc["_id"]] and (held or doc["state"] != "held")
             ]
             # Where one writes at a time, nobody takes the lease over while somebody else acts on it.
             if grant is not None and self.server.atomic:

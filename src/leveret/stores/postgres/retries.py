@@ -162,19 +162,25 @@ class PostgresRetries:
         return float(found[0][0]) if found else None
 
     async def take(
-        self, namespace: str, rows_: Sequence[tuple[str, int]], *, grant: Grant | None = None
+        self,
+        namespace: str,
+        rows_: Sequence[tuple[str, int]],
+        *,
+        grant: Grant | None = None,
+        held: bool = False,
     ) -> list[RetryEntry]:
-        """The whole entries of these (key, failure) rows, those that still carry that failure and are not held."""
+        """The whole entries of these (key, failure) rows that still carry that failure; held ones only with *held*."""
         # The lease is looked at in the same statement, and not locked: a holder that is stopped while it reads
         # 16 MiB of bodies would hold its lock for as long, and nothing is changed here.
-        held = ""
+        states = "" if held else " AND state <> 'held'"
+        lease = ""
         values: tuple[Any, ...] = ()
         if grant is not None:
-            held = " AND EXISTS (SELECT 1 FROM lease WHERE name = %s AND holder = %s AND term = %s)"
+            lease = " AND EXISTS (SELECT 1 FROM lease WHERE name = %s AND holder = %s AND term = %s)"
             values = (exact(grant.lease), exact(grant.holder), grant.term)
         found = await self.connections.fetch(
             f"SELECT {RETRY_WHOLE}, epoch_now() FROM retry WHERE namespace = %s AND key = ANY(%s::text[])"
-            f" AND state <> 'held'{held}",
+            f"{states}{lease}",
             (exact(namespace), [exact(key) for key, _ in rows_], *values),
         )
         there = {(row[1], row[2]): row for row in found}

@@ -118,9 +118,15 @@ class SqliteRetries:
         return await self.file.read(ask)
 
     async def take(
-        self, namespace: str, rows: Sequence[tuple[str, int]], *, grant: Grant | None = None
+        self,
+        namespace: str,
+        rows: Sequence[tuple[str, int]],
+        *,
+        grant: Grant | None = None,
+        held: bool = False,
     ) -> list[RetryEntry]:
-        """The whole entries of these (key, failure) rows, those that still carry that failure and are not held."""
+        """The whole entries of these (key, failure) rows that still carry that failure; held ones only with *held*."""
+        states = "" if held else " AND state <> 'held'"
 
         def ask(connection: sqlite3.Connection) -> list[RetryEntry]:
             check_grant(connection, grant)
@@ -130,7 +136,7 @@ class SqliteRetries:
             for start in range(0, len(wanted), _TAKEN_AT_ONCE):
                 keys = [key for key, _ in wanted[start : start + _TAKEN_AT_ONCE]]
                 sql = (
-                    f"SELECT {RETRY_WHOLE} FROM retry WHERE namespace = ? AND state <> 'held'"  # noqa: S608
+                    f"SELECT {RETRY_WHOLE} FROM retry WHERE namespace = ?{states}"  # noqa: S608
                     f" AND key IN ({', '.join('?' * len(keys))})"
                 )
                 found.update((row[1], row) for row in connection.execute(sql, (exact(namespace), *keys)))

@@ -13,7 +13,7 @@ import pytest
 from leveret.core.errors import StoreRefused
 from leveret.core.retry_entry import Filter
 from leveret.testing.store_contract.base import ContractBase
-from leveret.testing.store_contract.rows import a_letter, an_entry, keys_due, stored
+from leveret.testing.store_contract.rows import a_grant, a_letter, an_entry, keys_due, stored
 
 if TYPE_CHECKING:
     from leveret.ports import Store
@@ -71,6 +71,24 @@ class ActsOnRetriesContract(ContractBase):
         assert await keys_due(store, within=float("inf")) == ["shop.charge/free"]
         assert await store.next_due("shop") == pytest.approx(79.0, abs=self.rounding)
         assert await store.take("shop", [(KEY, 3)]) == []
+
+    async def test_held_rows_of_one_retry_id_are_each_taken_by_whoever_asks_for_held_ones(
+        self, store: Store, clock: FakeClock
+    ) -> None:
+        one, other = an_entry("a", retry_id="same"), an_entry("b", retry_id="same", failure=4, body=b"b")
+        await store.put([one, other, an_entry("free")])
+        await store.hold([("shop", one.key), ("shop", other.key)], held=True, reason="ask Ann first")
+        rows = [(one.key, 3), (other.key, 4), ("shop.charge/free", 3)]
+        grant = await a_grant(store, clock)
+        for proof in (None, grant):
+            taken = await store.take("shop", rows, grant=proof, held=True)
+            assert [(each.key, each.state, each.body) for each in taken] == [
+                (one.key, "held", one.body),
+                (other.key, "held", b"b"),
+                ("shop.charge/free", "waiting", one.body),
+            ]
+        assert await store.take("shop", [(one.key, 4), (other.key, 3)], held=True) == []
+        assert await keys_due(store, within=99.0) == ["shop.charge/free"]
 
     async def test_where_all_is_held_nothing_is_next(self, store: Store) -> None:
         await store.put([an_entry()])

@@ -446,6 +446,9 @@ class RetryStore(Protocol):
         """The whole entries of these (key, failure) rows that still carry that failure.
 
         *held*: held ones too, for whoever does not publish them. Rows may share a retry id, but no key.
+
+        A row that cannot be read whole never stops the others: it is left out, and held from then on, with the reason;
+        with *held* it comes as it is, with None for its body and `state_reason` saying what is missing.
         """
 
     async def remove(

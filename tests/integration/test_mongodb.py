@@ -17,9 +17,11 @@ from leveret.core.errors import ConfigError, LeaseLost, NotFound, StoreRefused, 
 from leveret.core.retry_entry import Filter
 from leveret.core.urls import parse_store
 from leveret.ports import Acknowledged, Act
+from leveret.retry.acts import RetryActs
+from leveret.runtime.here import no_transport, parts_here
 from leveret.runtime.wiring import make_store
 from leveret.runtime.world import system_world
-from leveret.stores.mongodb import MongoStore
+from leveret.stores.mongodb import MongoStore, bodies
 from leveret.stores.mongodb.lease import LOCK_STALE
 from leveret.stores.mongodb.server import MongoServer
 from leveret.testing.store_contract import a_letter, an_entry
@@ -171,6 +173,10 @@ async def test_a_due_time_that_no_date_can_say_is_refused(opened):
     assert await store.count_entries(Filter()) == 0
 
 
+#: A body in two pieces.
+LARGE = b"x" * 8_000_001
+
+
 def large(size: int) -> bytes:
     """Bytes that no text holds, with a NUL and a lone surrogate."""
     return (b"\x00\xff" + "\ud800".encode("utf-8", "surrogatepass")) * (size // 5)
@@ -207,11 +213,79 @@ async def test_a15_the_pieces_of_a_larger_body_go_with_what_they_belong_to(opene
 
 async def test_a_body_that_has_lost_a_piece_is_told(opened, lying):
     store = await opened()
-    await store.put([an_entry(body=b"x" * 8_000_001)])
+    await store.put([an_entry(body=LARGE)])
     lying["leveret_piece"].delete_one({})
-    with pytest.raises(StoreUnavailable, match="has lost piece"):
-        await store.take("shop", [ROW])
+    with pytest.raises(StoreRefused, match="has lost piece"):
+        await store.entry("shop", "retry-id-one")
     assert "shop/shop.charge/one has lost a piece" in (await store.check())["integrity"]
+
+
+@pytest.mark.parametrize("under", ["a lease", "no lease"])
+async def test_a_retry_that_has_lost_a_piece_is_held_with_its_reason_and_its_neighbours_are_taken(
+    opened, lying, under
+):
+    store = await opened()
+    grant = await a_term(store, "me") if under == "a lease" else None
+    await store.put([an_entry(body=LARGE, wait=0.0), an_entry("small", wait=0.0)])
+    piece = lying["leveret_piece"].find_one_and_delete({})
+    taken = await store.take("shop", [ROW, ("shop.charge/small", 3)], grant=grant)
+    assert [entry.key for entry in taken] == ["shop.charge/small"]
+    assert [due.key for due, _ in await store.upcoming("shop", within=9.0, limit=9)] == ["shop.charge/small"]
+    by_key = {entry.key: entry for entry in (await store.entries(Filter(), limit=9))[0]}
+    lost, small = by_key["shop.charge/one"], by_key["shop.charge/small"]
+    assert (lost.state, small.state) == ("held", "waiting")
+    assert f"has lost piece {piece['_id']} of its body" in lost.state_reason
+    lying["leveret_piece"].insert_one(piece)
+    await store.hold([("shop", "shop.charge/one")], held=False)
+    (taken,) = await store.take("shop", [ROW], grant=grant)
+    same = taken.body == LARGE
+    assert (same, taken.state, taken.state_reason) == (True, "waiting", "")
+
+
+async def test_who_asks_for_held_ones_is_told_which_is_not_whole_and_nothing_is_changed(opened, lying):
+    store = await opened()
+    await store.put([an_entry(body=LARGE), an_entry("small")])
+    lying["leveret_piece"].delete_one({})
+    lost, small = await store.take("shop", [ROW, ("shop.charge/small", 3)], held=True)
+    assert (lost.body, small.body) == (None, b'{"order": 17}')
+    assert "has lost piece" in lost.state_reason
+    assert {entry.state for entry in (await store.entries(Filter(), limit=9))[0]} == {"waiting"}
+
+
+@pytest.mark.parametrize("meanwhile", ["fails anew", "is removed"])
+async def test_a_row_that_goes_while_it_is_read_has_lost_nothing(opened, monkeypatch, meanwhile):
+    store, other = await opened(), await opened()
+    await store.put([an_entry(body=LARGE)])
+    read = bodies.body_of
+
+    async def read_late(*asked):
+        monkeypatch.setattr(bodies, "body_of", read)
+        if meanwhile == "is removed":
+            await other.remove("shop", [ROW])
+        else:
+            await other.put([an_entry(failure=4, body=b"four")])
+        return await read(*asked)
+
+    monkeypatch.setattr(bodies, "body_of", read_late)
+    assert await store.take("shop", [ROW], held=True) == []
+    assert {entry.state for entry in (await store.entries(Filter(), limit=9))[0]} <= {"waiting"}
+
+
+async def test_a_retry_that_has_lost_a_piece_cannot_be_cancelled_and_the_report_says_why(opened, lying):
+    store, world = await opened(), system_world()
+    await store.put([an_entry(body=LARGE), an_entry("small")])
+    lying["leveret_piece"].delete_one({})
+    acts = RetryActs(parts_here(store, world, "shop", transport=no_transport(world)), None)
+    wanted = {"ids": ["retry-id-one", "retry-id-small"]}
+    await store.ask(Act(id="a", namespace="shop", verb="retries.cancel", arguments=wanted, asked_at=1.0))
+    await acts.obey(await a_term(store, "me"))
+    report = (await store.act("a")).report
+    assert (report.asked, report.done, report.finished) == (2, 1, True)
+    (note,) = report.notes
+    assert note.startswith("1 could not be done: 'shop/shop.charge/one' in mongodb://")
+    assert "has lost piece" in note
+    assert [entry.key for entry in (await store.entries(Filter(), limit=9))[0]] == ["shop.charge/one"]
+    assert [letter.ending for letter in (await store.letters(Filter(), limit=9))[0]] == ["cancelled"]
 
 
 # ── Who may act ───────────────────────────────────────────────────────────────────────────────────────────────────────

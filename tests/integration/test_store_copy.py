@@ -113,6 +113,31 @@ async def test_from_a_file_to_a_server_and_back_nothing_is_changed_on_the_way(ur
     assert {row.id: row for row in came[1]} == {row.id: row for row in went[1]}
 
 
+async def test_what_the_source_does_not_have_whole_is_told_and_all_the_others_arrive(mongodb_url, tmp_path):
+    world = system_world()
+    source, target = stores = [
+        make_store(parse_store(mongodb_url, "--store"), world),
+        SqliteStore(tmp_path / "there.db", clock=world.clock),
+    ]
+    for store in stores:
+        await store.open()
+    try:
+        large = an_entry("large", body=b"x" * 8_000_001)
+        await source.put([large, replace(large, key="shop.charge/held", state="held"), an_entry("small")])
+        await source.server.collection("piece").delete_many({})
+        done = await copied(source, target)
+        arrived = await target.count_entries(Filter())
+    finally:
+        for store in stores:
+            await store.close()
+    assert (done.whole, done.retries.copied, done.retries.source, arrived) == (False, 1, 3, 1)
+    assert sorted(words.partition(" of its body")[0].partition(": ")[0] for words in done.retries.lost) == [
+        "retry shop.charge/held",
+        "retry shop.charge/large",
+    ]
+    assert all("has lost piece" in words for words in done.retries.lost)
+
+
 async def test_killed_on_its_way_among_the_retries_and_then_among_the_letters_it_goes_on_and_is_whole(
     url, tmp_path
 ):

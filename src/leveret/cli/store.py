@@ -271,6 +271,8 @@ def _tell_copied(look: Look, to: str, found: Sequence[Copied]) -> None:
         for _, tally in _tallies(each):
             for words in tally.refused:
                 console.warning(f"the other store does not take {words}")
+            for words in tally.lost:
+                console.warning(f"this store does not have all of {words}")
         if each.claimed:
             console.warning(
                 f"{each.namespace}: a replay was in the middle of {each.claimed} dead letters. They lie as dead over "

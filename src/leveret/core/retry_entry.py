@@ -8,7 +8,8 @@ from enum import IntEnum
 from typing import Literal, NamedTuple
 
 RetryKind = Literal["soft-failure", "delayed"]
-#: waiting: goes when due · blocked: its queue is gone, tried again with backoff · held: by hand, until released.
+#: waiting: goes when due · blocked: its queue is gone, tried again with backoff · held: by hand, or as its body is not
+#: whole, until released.
 RetryState = Literal["waiting", "blocked", "held"]
 
 

@@ -56,6 +56,7 @@ class RetryActs:
         asked = done = late = early = 0
         after: str | None = None
         chosen: list[RetryEntry] = []
+        lost: list[RetryEntry] = []
         # Chosen first, changed after: what is changed moves in the order that is paged through.
         while True:
             page, after = await self._store.entries(wanted, limit=BATCH, after=after)
@@ -76,7 +77,7 @@ class RetryActs:
             ours = {entry.key for entry in free}
             under_way |= ours
             try:
-                done += await self._change(act, free, grant)
+                done += await self._change(act, free, grant, lost)
             finally:
                 under_way -= ours
         notes = []
@@ -84,8 +85,10 @@ class RetryActs:
             notes.append(f"{late} too late: being published at this moment")
         if early:
             notes.append(f"{early} too early: being stored at this moment")
-        if asked - late - early - done:
-            notes.append(f"{asked - late - early - done} no longer waiting")
+        if lost:
+            notes.append(f"{len(lost)} could not be done: {lost[0].state_reason}")
+        if gone := asked - late - early - len(lost) - done:
+            notes.append(f"{gone} no longer waiting")
         return Acknowledged(self._parts.holder, asked, done, tuple(notes), True)
 
     def _went_out(self, entry: RetryEntry) -> bool:
@@ -95,13 +98,14 @@ class RetryActs:
     def _being_stored(self, entry: RetryEntry) -> bool:
         return self._dispatch is not None and self._dispatch.being_stored(entry.key, entry.failure)
 
-    async def _change(self, act: Act, batch: list[RetryEntry], grant: Grant) -> int:
+    async def _change(self, act: Act, batch: list[RetryEntry], grant: Grant, lost: list[RetryEntry]) -> int:
+        """Do it with these rows; those that are not whole, where they would have to be, are added to *lost*."""
         rows = [(entry.namespace, entry.key) for entry in batch]
         if not rows:
             return 0
         match act.verb:
             case "retries.cancel":
-                return await self._cancel(batch, act, grant)
+                return await self._cancel(batch, act, grant, lost)
             case "retries.now":
                 done = await self._store.reschedule(rows, wait=0.0)
                 self._scheduled(batch, 0.0)
@@ -141,10 +145,12 @@ class RetryActs:
             if entry.state != "held" and self._dispatch is not None:
                 self._dispatch.add(Due(entry.key, entry.failure, due_in, entry.queue, entry.size))
 
-    async def _cancel(self, batch: list[RetryEntry], act: Act, grant: Grant) -> int:
+    async def _cancel(self, batch: list[RetryEntry], act: Act, grant: Grant, lost: list[RetryEntry]) -> int:
         """To the dead letters, with the reason `cancelled`: in one transaction, so it is in one place at any time."""
         rows = [(entry.key, entry.failure) for entry in batch]
-        whole = await self._store.take(self._namespace, rows, grant=grant, held=True)
+        taken = await self._store.take(self._namespace, rows, grant=grant, held=True)
+        whole = [entry for entry in taken if entry.body is not None]
+        lost += [entry for entry in taken if entry.body is None]
         why = str(act.arguments.get("why") or "cancelled")
         letters = [
             envelope.letter_of_entry(
@@ -154,5 +160,7 @@ class RetryActs:
             for entry in whole
         ]  # fmt: skip
         gone = await self._store.bury([(entry.key, entry.failure) for entry in whole], letters, grant=grant)
-        self._forget(batch)
+        # What is lost is still due; it is held when its time comes.
+        still = {entry.key for entry in lost}
+        self._forget([entry for entry in batch if entry.key not in still])
         return sum(gone)

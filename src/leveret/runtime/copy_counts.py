@@ -22,6 +22,7 @@ class Tally:
         copied: written into the target by this copy.
         there: in the target already; left as they were.
         refused: a sentence for each that the target does not take.
+        lost: a sentence for each that the source does not have whole.
         source: how many the source holds afterwards.
         target: likewise the target.
     """
@@ -29,6 +30,7 @@ class Tally:
     copied: int
     there: int
     refused: tuple[str, ...]
+    lost: tuple[str, ...]
     source: int
     target: int
 
@@ -71,6 +73,7 @@ class Count:
     found: int = 0
     written: int = 0
     refused: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
 
     async def put(self, rows: Sequence[Row], write: Callable[[Sequence[Row]], Awaitable[int]]) -> None:
         """Write rows; those that the target refuses are found by halves, and the others are written."""
@@ -86,12 +89,18 @@ class Count:
         self.found += len(rows)
         self.told(len(rows))
 
+    def lose(self, row: Row, why: str) -> None:
+        """There is a row that cannot be read whole."""
+        self.lost.append(f"{_name(row)}: {why}")
+        self.told(1)
+
     def tally(self, source: int, target: int) -> Tally:
         """The counts, with what both sides hold now."""
         return Tally(
             copied=self.written,
             there=self.found - self.written - len(self.refused),
             refused=tuple(self.refused),
+            lost=tuple(self.lost),
             source=source,
             target=target,
         )

@@ -135,7 +135,10 @@ class StoreCopy:
         waiting, dead = Count(told), Count(told)
         async for entries in self._entries(namespace):
             self._check(namespace)
-            await waiting.put(entries, self._put)
+            await waiting.put([entry for entry in entries if entry.body is not None], self._put)
+            for entry in entries:
+                if entry.body is None:
+                    waiting.lose(entry, entry.state_reason)
         claimed = 0
         async for letters in self._letters(namespace):
             self._check(namespace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from tests.unit.cli.conftest import a_letter, an_entry, with_store
@@ -147,6 +148,24 @@ def test_it_says_what_the_other_store_refuses_and_ends_with_6(leveret, stored, m
     assert ended.code == 6
     assert "does not take retry shop.charge/two: a document of 17 MB" in ended.err
     assert "shop is not all there. Run it again to go on" in ended.err
+
+
+def test_it_says_what_this_store_does_not_have_whole_and_ends_with_6(leveret, stored, monkeypatch):
+    stored(an_entry("one"), an_entry("two"))
+    take = SqliteStore.take
+
+    async def losing(self, *asked, **more):
+        found = await take(self, *asked, **more)
+        return [
+            replace(each, body=None, state_reason="it has lost piece 1") if each.key.endswith("two") else each
+            for each in found
+        ]
+
+    monkeypatch.setattr(SqliteStore, "take", losing)
+    ended = leveret(*TO)
+    assert ended.code == 6
+    assert "this store does not have all of retry shop.charge/two: it has lost piece 1" in ended.err
+    assert in_other(lambda store: store.count_entries(Filter())) == 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from leveret.core.errors import StoreUnavailable
+from leveret.core.errors import StoreRefused
 from leveret.stores.mongodb.driver import pymongo
 
 if TYPE_CHECKING:
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 PIECE = 8_000_000
 #: What says of a row where its body is.
 FIELDS = ["body", "blob", "pieces"]
+
+
+class BodyLost(StoreRefused):
+    """A piece of a row's body is missing. The row is the culprit: the store and all others are well."""
 
 
 async def kept(server: MongoServer, body: bytes, session: Session | None) -> Document:
@@ -36,7 +40,7 @@ async def body_of(server: MongoServer, row: Document, session: Session | None = 
     """The body of a row.
 
     Raises:
-        StoreUnavailable: a piece of it is missing.
+        BodyLost: a piece of it is missing.
     """
     if row["blob"] is None:
         inline: bytes = row["body"]
@@ -45,7 +49,7 @@ async def body_of(server: MongoServer, row: Document, session: Session | None = 
     for name in names(row):
         piece = await server.collection("piece").find_one({"_id": name}, session=session)
         if piece is None:
-            raise StoreUnavailable(
+            raise BodyLost(
                 f"{row['_id']!r} in {server.display} has lost piece {name} of its body. What to do: restore the "
                 "collection leveret_piece from a backup"
             )

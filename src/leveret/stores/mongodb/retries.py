@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from leveret.core.errors import StoreUnavailable
@@ -113,7 +114,9 @@ class MongoRetries:
     ) -> list[RetryEntry]:
         """The whole entries of these (key, failure) rows that still carry that failure; held ones only with *held*.
 
-        With a grant, its term is written on them: whoever lost the lease meanwhile cannot remove them any more.
+        With a grant, its term is written on them: whoever lost the lease meanwhile cannot remove them any more. A row
+        whose body has lost a piece is left out and held, with a reason that says so, lest it stop the others; with
+        *held* it comes without its body, and with that reason.
         """
         wanted = {place(namespace, key): failure for key, failure in rows}
 
@@ -128,15 +131,18 @@ class MongoRetries:
                 found = await self._under_term(found, grant, session)
             docs = {doc["_id"]: doc for doc in found}
             now = await self.server.now()
-            return [
-                entry_of(docs[id], now, await bodies.body_of(self.server, docs[id], session))
-                for id in wanted
-                if id in docs
-            ]
+            whole = [await self._read(docs[id], now, session) for id in wanted if id in docs]
+            return [entry for entry in whole if entry is not None]
 
         if grant is None:
-            return await self.server.read(lambda: ask(None))
-        return await self.server.write(ask, grant=grant)
+            taken = await self.server.read(lambda: ask(None))
+        else:
+            taken = await self.server.write(ask, grant=grant)
+        lost = [entry for entry in taken if entry.body is None]
+        if lost and not held:
+            await self._hold_lost(lost, grant)
+            taken = [entry for entry in taken if entry.body is not None]
+        return taken
 
     async def remove(
         self, namespace: str, rows: Sequence[tuple[str, int]], *, grant: Grant | None = None
@@ -218,7 +224,7 @@ class MongoRetries:
             if (row["state"] == "held") == held:
                 return None
             if held:
-                return {"state": "held", "state_reason": shown(reason), "try_at": date(NEVER)}
+                return _held(reason)
             return _waiting(row)
 
         return await self.server.write(
@@ -318,6 +324,32 @@ class MongoRetries:
 
         return await self.server.read(ask)
 
+    # ── Bodies that are not whole ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def _read(self, doc: Document, now: int, session: Session | None) -> RetryEntry | None:
+        """The entry of a row; without a body, and with the reason, where that has lost a piece. None: it has gone."""
+        try:
+            return entry_of(doc, now, await bodies.body_of(self.server, doc, session))
+        except bodies.BodyLost as error:
+            # Whoever removes or replaces a row takes its pieces away: then nothing is lost.
+            again = await self._rows.find_one({"_id": doc["_id"]}, ["blob"], session=session)
+            if again is None or again["blob"] != doc["blob"]:
+                return None
+            return replace(entry_of(doc, now), state_reason=f"{error}, then release it")
+
+    async def _hold_lost(self, lost: Sequence[RetryEntry], grant: Grant | None) -> None:
+        entries = {place(entry.namespace, entry.key): entry for entry in lost}
+
+        def held(row: Document) -> Document | None:
+            entry = entries[row["_id"]]
+            if row["failure"] != entry.failure or row["state"] == "held":
+                return None
+            return _held(entry.state_reason)
+
+        await self.server.write(
+            lambda session: self._change(list(entries), held, session, grant=grant), grant=grant
+        )
+
     # ── Changing many ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
@@ -406,6 +438,11 @@ def _due(row: Document, now: int) -> tuple[Due, tuple[float, str]]:
     time, key = time_of(row["try_at"]), text_of(row["key"])
     due = Due(key, row["failure"], (time - now) / 1000, text_of(row["queue"]), row["size"])
     return due, (time / 1000, key)
+
+
+def _held(reason: str) -> dict[str, Any]:
+    """What keeps a row from being due."""
+    return {"state": "held", "state_reason": shown(reason), "try_at": date(NEVER)}
 
 
 def _waiting(row: Document) -> dict[str, Any]:

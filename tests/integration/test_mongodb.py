@@ -211,6 +211,42 @@ async def test_a15_the_pieces_of_a_larger_body_go_with_what_they_belong_to(opene
     assert lying["leveret_piece"].count_documents({}) == 3
 
 
+@pytest.mark.parametrize("failure", [2, 3])
+async def test_a_large_retry_that_is_there_already_leaves_no_pieces_behind(opened, lying, failure):
+    store = await opened()
+    await store.put([an_entry(body=LARGE)])
+    placed = await store.put([an_entry(body=LARGE, failure=failure), an_entry("new", body=LARGE)])
+    assert [each.written for each in placed] == [False, True]
+    assert lying["leveret_piece"].count_documents({}) == 4
+    taken = await store.take("shop", [ROW, ("shop.charge/new", 3)])
+    whole = [entry.body == LARGE for entry in taken]
+    assert whole == [True, True]
+    assert await store.remove("shop", [ROW, ("shop.charge/new", 3)]) == 2
+    assert lying["leveret_piece"].count_documents({}) == 0
+
+
+async def test_a_large_retry_that_another_one_was_quicker_to_write_leaves_no_pieces_behind(
+    by_condition, opened, lying
+):
+    mine, theirs = await opened(), await opened()
+    mine.server.transactions = theirs.server.transactions = False
+    await mine.put([an_entry()])
+    found = mine.server.found
+
+    async def found_and_then_replaced(*asked):
+        docs = await found(*asked)
+        mine.server.found = found
+        await theirs.put([an_entry(failure=4, body=LARGE)])
+        return docs
+
+    mine.server.found = found_and_then_replaced
+    await mine.put([an_entry(failure=4, body=LARGE)])
+    assert lying["leveret_piece"].count_documents({}) == 2
+    (taken,) = await mine.take("shop", [("shop.charge/one", 4)])
+    same = taken.body == LARGE
+    assert same
+
+
 async def test_a_body_that_has_lost_a_piece_is_told(opened, lying):
     store = await opened()
     await store.put([an_entry(body=LARGE)])

@@ -54,11 +54,14 @@ class Put:
         for _ in range(TRIES):
             left = await self._written(left, waiting)
             if not left:
-                return [self._placed[index] for index in range(len(self._docs))]
+                break
             waiting = await self._waiting(left)
-        raise StoreUnavailable(
-            f"others keep writing the same messages in {self._server.display}: tried {TRIES} times"
-        )
+        await self._forget_unused()
+        if left:
+            raise StoreUnavailable(
+                f"others keep writing the same messages in {self._server.display}: tried {TRIES} times"
+            )
+        return [self._placed[index] for index in range(len(self._docs))]
 
     async def _waiting(self, ids: list[str]) -> dict[str, Document]:
         fields = [*SEEN, "state_reason", *bodies.FIELDS[1:]]
@@ -134,6 +137,16 @@ class Put:
         if index not in self._kept:
             self._kept[index] = await bodies.kept(self._server, self._bodies[index], self._session)
         return self._kept[index]
+
+    async def _forget_unused(self) -> None:
+        """Delete the pieces that were written before it showed that their row is there already, or another's is."""
+        large = {index: body for index, body in self._kept.items() if body["blob"] is not None}
+        if not large:
+            return
+        ids = list({self._docs[index]["_id"] for index in large})
+        used = {row["blob"] for row in await self._server.found(self._rows, ids, ["blob"], self._session)}
+        unused = [body for body in large.values() if body["blob"] not in used]
+        await bodies.forget(self._server, unused, self._session)
 
 
 def _tried(row: Document) -> int:

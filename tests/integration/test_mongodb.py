@@ -21,7 +21,7 @@ from leveret.retry.acts import RetryActs
 from leveret.runtime.here import no_transport, parts_here
 from leveret.runtime.wiring import make_store
 from leveret.runtime.world import system_world
-from leveret.stores.mongodb import MongoStore, bodies
+from leveret.stores.mongodb import MongoStore, bodies, filters
 from leveret.stores.mongodb.lease import LOCK_STALE
 from leveret.stores.mongodb.server import MongoServer
 from leveret.testing.store_contract import a_letter, an_entry
@@ -398,6 +398,25 @@ async def test_of_two_that_write_a_key_at_once_the_higher_failure_stays(by_condi
     (placed,) = await mine.put([an_entry(failure=4)])
     assert not placed.written
     assert (await mine.take("shop", [("shop.charge/one", 9)]))[0].body == b"nine"
+
+
+async def test_a_letter_that_a_replay_claims_while_bodies_are_searched_is_not_discarded(
+    by_condition, opened, monkeypatch
+):
+    mine, theirs = await opened(), await opened()
+    mine.server.transactions = theirs.server.transactions = False
+    await mine.keep([a_letter(), a_letter("other")])
+    holding = filters._holding
+
+    async def held_and_then_claimed(*asked):
+        found = await holding(*asked)
+        await theirs.claim(Filter(ids=("letter-id-one",)), replay_id="r", limit=9)
+        return found
+
+    monkeypatch.setattr(filters, "_holding", held_and_then_claimed)
+    assert await mine.set_state(Filter(text='"order"'), was="dead", to="discarded") == 1
+    states = {id: (await mine.letter("shop", f"letter-id-{id}")).state for id in ("one", "other")}
+    assert states == {"one": "claimed", "other": "discarded"}
 
 
 async def test_what_a_killed_process_left_locked_is_free_again(opened, lying):

@@ -68,8 +68,9 @@ async def query(
     if wanted.rpc is not None and kind is LETTERS:
         asked["rpc"] = wanted.rpc
     if wanted.text is not None:
-        # Last: only now are bodies looked at, here, for no query looks into bytes.
-        asked = {"_id": one_of(await _holding(server, asked, kind, wanted.text, session))}
+        # Last: only now are bodies looked at, here, for no query looks into bytes. Meanwhile rows change, so that all
+        # else that was asked for has to hold in the end too.
+        asked["_id"] = one_of(await _holding(server, asked, kind, wanted.text, session))
     return asked
 
 

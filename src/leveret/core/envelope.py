@@ -35,6 +35,10 @@ T = TypeVar("T")
 REASON_BYTES = 2000
 TRACEBACK_BYTES = 4000
 
+#: The longest id that a letter may bring, as long as a message's own; leveret's have 36 bytes. It is part of a key in
+#: every store, and PostgreSQL holds no key of more than 2 700.
+LETTER_ID_BYTES = 255
+
 #: Told with every failure, so that a dead letter says which machine to look at.
 HOST = socket.gethostname()[:100]
 
@@ -249,7 +253,7 @@ def read_letter(
     died_at = moment_header(found, h.FAILED_AT) or now
     return DeadLetter(
         namespace=namespace,
-        id=text_header(found, h.LETTER_ID) or new_id(),
+        id=_letter_id(found) or new_id(),
         ending=cast("Ending", ending),
         worker=text_header(found, h.WORKER) or "",
         queue=text_header(found, h.QUEUE) or "",
@@ -380,6 +384,12 @@ def _of_message(message: Received, cause: Cause) -> dict[str, Any]:
 def _left_off_a_retry(name: str) -> bool:
     # A wrapped message stays wrapped on its way back: whoever reads it unwraps.
     return h.stays_behind(name) and name != h.WRAPPED
+
+
+def _letter_id(found: Mapping[str, Any]) -> str | None:
+    """The id that the letter's publisher minted. A stranger's that is too long for a key counts as none."""
+    id = text_header(found, h.LETTER_ID)
+    return id if id is not None and _size(id) <= LETTER_ID_BYTES else None
 
 
 def _required(value: T | None, name: str) -> T:

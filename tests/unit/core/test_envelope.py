@@ -472,6 +472,21 @@ def test_a_letter_without_an_id_or_a_time_gets_them_from_its_reader():
     assert (letter.id, letter.died_at, letter.first_failed_at) == ("minted", 5.0, 5.0)
 
 
+@pytest.mark.parametrize(
+    ("id", "read"),
+    [
+        ("x" * 255, "x" * 255),
+        ("x" * 256, "minted"),
+        ("é" * 128, "minted"),
+        ("x" * 5000, "minted"),
+    ],
+    ids=["255 bytes", "256 bytes", "128 letters of two bytes", "several kB"],
+)
+def test_a_letter_whose_id_is_too_long_for_a_key_gets_a_new_one(id: str, read: str):
+    body, properties = die(message())
+    assert kept((body, properties.edit(add={h.LETTER_ID: id}))).id == read
+
+
 OURS = st.sampled_from([
     h.RETRY_ID, h.ATTEMPT, h.FAILURE, h.FIRST_FAILED_AT, h.POLICY, h.ALLOWED, h.ORIGIN_EXCHANGE, h.ORIGIN_KEY,
     h.FIRST_LETTER, h.QUEUE, h.WORKER, h.RETRY_AFTER, h.DUE_AT, h.COUNTED, h.THROUGH_EXCHANGE, h.FAILED_AT, h.REASON,

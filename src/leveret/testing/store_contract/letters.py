@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leveret.core.dead_letter import LetterState, Replay
+from leveret.core.envelope import LETTER_ID_BYTES
 from leveret.core.errors import NotFound, StoreRefused
 from leveret.core.retry_entry import Filter
 from leveret.testing.store_contract.base import ContractBase
@@ -83,6 +84,16 @@ class LetterContract(ContractBase):
         assert [getattr(found, name) for name in texts] == ["a\\x00b\\ud800c"] * len(texts)
         assert [getattr(found, name) for name in names] == [AWKWARD] * len(names)
         assert (await store.groups(Filter()))[0].fingerprint == found.fingerprint
+
+    @pytest.mark.parametrize(
+        "id", ["\0" * LETTER_ID_BYTES, "é" * (LETTER_ID_BYTES // 2)], ids=["NUL", "two bytes"]
+    )
+    async def test_a_letter_is_kept_under_the_longest_id_that_one_may_bring(
+        self, store: Store, id: str
+    ) -> None:
+        letter = a_letter(id=id)
+        assert await store.keep([letter]) == 1
+        assert await store.letter("shop", id) == replace(letter, size=13)
 
     async def test_a_letter_that_never_was_in_a_queue_keeps_its_empty_fields(self, store: Store) -> None:
         letter = a_letter(queue="", message_id=None, retry_id="", attempts=0, ending="foreign", rpc=False)

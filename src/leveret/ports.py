@@ -536,7 +536,8 @@ class DeadLetterStore(Protocol):
         """Take up to *limit* dead letters for a replay, the oldest first, whole. No two claims get the same one.
 
         Letters that this same replay claimed before and did not report are handed out first (their `state` is still
-        `claimed`, that of the others `dead`): where a process was killed, they may have been published already.
+        `claimed`, that of the others `dead`): where a process was killed, they may have been published already. One
+        that cannot be read whole comes with None for its body: it is to be reported as failed, and stops no other.
         """
 
     async def replayed(

@@ -324,6 +324,31 @@ async def test_a_retry_that_has_lost_a_piece_cannot_be_cancelled_and_the_report_
     assert [letter.ending for letter in (await store.letters(Filter(), limit=9))[0]] == ["cancelled"]
 
 
+async def test_a_dead_letter_that_has_lost_a_piece_is_claimed_without_its_body_and_stops_no_other(
+    opened, lying
+):
+    store = await opened()
+    await store.keep([a_letter(body=LARGE), a_letter("small")])
+    lying["leveret_piece"].delete_one({})
+    for state in ("dead", "claimed"):
+        claimed = await store.claim(Filter(worker="charge"), replay_id="r", limit=9)
+        assert {letter.id: (letter.state, letter.body) for letter in claimed} == {
+            "letter-id-one": (state, None),
+            "letter-id-small": (state, b'{"order": 17}'),
+        }
+    with pytest.raises(StoreRefused, match="has lost piece"):
+        await store.letter("shop", "letter-id-one")
+
+
+async def test_a_search_for_a_text_goes_on_past_a_body_that_has_lost_a_piece(opened, lying):
+    store = await opened()
+    await store.put([an_entry(body=LARGE), an_entry("small")])
+    await store.keep([a_letter(body=LARGE), a_letter("small")])
+    lying["leveret_piece"].delete_many({})
+    assert await store.count_entries(Filter(text="order")) == 1
+    assert await store.set_state(Filter(text="order"), was="dead", to="discarded") == 1
+
+
 # ── Who may act ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

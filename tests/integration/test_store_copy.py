@@ -124,6 +124,7 @@ async def test_what_the_source_does_not_have_whole_is_told_and_all_the_others_ar
     try:
         large = an_entry("large", body=b"x" * 8_000_001)
         await source.put([large, replace(large, key="shop.charge/held", state="held"), an_entry("small")])
+        await source.keep([a_letter("large", body=b"x" * 8_000_001), a_letter("small")])
         await source.server.collection("piece").delete_many({})
         done = await copied(source, target)
         arrived = await target.count_entries(Filter())
@@ -131,11 +132,14 @@ async def test_what_the_source_does_not_have_whole_is_told_and_all_the_others_ar
         for store in stores:
             await store.close()
     assert (done.whole, done.retries.copied, done.retries.source, arrived) == (False, 1, 3, 1)
-    assert sorted(words.partition(" of its body")[0].partition(": ")[0] for words in done.retries.lost) == [
+    assert (done.letters.copied, done.letters.source, done.letters.target) == (1, 2, 1)
+    lost = sorted([*done.retries.lost, *done.letters.lost])
+    assert [words.partition(": ")[0] for words in lost] == [
+        "dead letter letter-id-large",
         "retry shop.charge/held",
         "retry shop.charge/large",
     ]
-    assert all("has lost piece" in words for words in done.retries.lost)
+    assert all("has lost piece" in words for words in lost)
 
 
 async def test_killed_on_its_way_among_the_retries_and_then_among_the_letters_it_goes_on_and_is_whole(

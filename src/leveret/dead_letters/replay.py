@@ -15,6 +15,7 @@ from leveret.core.errors import (
     PublishError,
     PublishRefused,
     PublishTimeout,
+    StoreRefused,
     StoreUnavailable,
 )
 from leveret.core.message import Outgoing
@@ -240,7 +241,15 @@ class Replays:
 
 
 def outgoing(letter: DeadLetter, *, reset_attempts: bool, parts: Parts) -> Outgoing:
-    """What a replay publishes: straight to the queue that failed it, else to exchange and key."""
+    """What a replay publishes: straight to the queue that failed it, else to exchange and key.
+
+    Raises:
+        StoreRefused: the store does not have its body whole.
+    """
+    if letter.body is None:
+        raise StoreRefused(
+            f"the store does not have all of its body; `leveret dead show {letter.id}` says what is missing"
+        )
     body, properties = envelope.replayed(letter, reset_attempts=reset_attempts, where=parts.where)
     if letter.queue:
         return Outgoing("", letter.queue, body, properties)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from leveret.core.dead_letter import DeadLetter, LetterState, Replay
-from leveret.core.errors import LeaseLost, StoreError
+from leveret.core.errors import LeaseLost, StoreError, StoreRefused
 from leveret.core.json_form import RETRY_WORKER_TYPE
 from leveret.core.retry_entry import Filter, RetryEntry
 from leveret.dead_letters import replay
@@ -140,7 +140,7 @@ class StoreCopy:
                 if entry.body is None:
                     waiting.lose(entry, entry.state_reason)
         claimed = 0
-        async for letters in self._letters(namespace):
+        async for letters in self._letters(namespace, dead):
             self._check(namespace)
             claimed += sum(letter.state == "claimed" for letter in letters)
             await dead.put([self._at_rest(letter) for letter in letters], self._target.keep)
@@ -184,18 +184,25 @@ class StoreCopy:
 
     # ── What is dead ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _letters(self, namespace: str) -> AsyncIterator[list[DeadLetter]]:
-        """All that is dead, whole, in portions."""
+    async def _letters(self, namespace: str, dead: Count) -> AsyncIterator[list[DeadLetter]]:
+        """All that is dead, whole, in portions; what is not whole is counted as lost."""
         after = None
         while True:
             page, after = await self._source.letters(
                 Filter(namespace=namespace), limit=ROWS, after=after, states=STATES
             )
             for portion in _portions(page):
-                found = await asyncio.gather(*(self._source.letter(namespace, row.id) for row in portion))
+                found = await asyncio.gather(*(self._letter(row, dead) for row in portion))
                 yield [letter for letter in found if letter is not None]
             if after is None:
                 return
+
+    async def _letter(self, row: DeadLetter, dead: Count) -> DeadLetter | None:
+        try:
+            return await self._source.letter(row.namespace, row.id)
+        except StoreRefused as error:
+            dead.lose(row, str(error))
+            return None
 
     def _at_rest(self, letter: DeadLetter) -> DeadLetter:
         """The letter as it may lie in a store that knows nothing of a replay which has claimed it."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from tests.unit.running_app import RunningApp
@@ -108,6 +109,27 @@ async def test_no_letter_stays_claimed_where_a_replay_ends_because_another_one_f
         assert all(act.report.finished for act in t.data.acts.values())
         assert {letter.id: letter.state for letter in t.data.letters.values()} == {"a": "dead", "b": "dead"}
         assert "may" in t.data.letters["shop", "b"].replays[-1].outcome
+
+
+async def test_a_letter_that_the_store_does_not_have_whole_is_told_and_the_others_are_replayed(
+    app, runs, monkeypatch
+):
+    t = RunningApp(app)
+    await lie_there(t, letter("a"), letter("b"))
+    claim = t.store.claim
+
+    async def losing(*asked, **more):
+        return [replace(each, body=None) if each.id == "a" else each for each in await claim(*asked, **more)]
+
+    monkeypatch.setattr(t.store, "claim", losing)
+    async with t:
+        report = await replayed(t, reason="hopeless")
+        assert (report.finished, report.asked, report.done) == (True, 2, 1)
+        (note,) = report.notes
+        assert "1 could not be published and lie there as before" in note
+        assert "the store does not have all of its body; `leveret dead show a` says what is missing" in note
+        assert {each.id: each.state for each in t.data.letters.values()} == {"a": "dead", "b": "replayed"}
+        assert runs == [b"b"]
 
 
 async def test_no_letter_stays_claimed_where_one_of_its_window_cannot_be_written(app, runs, monkeypatch):

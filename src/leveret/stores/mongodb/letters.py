@@ -125,7 +125,8 @@ class MongoLetters:
     ) -> list[DeadLetter]:
         """Take up to *limit* dead letters for a replay, the oldest first, whole. No two claims get the same one.
 
-        Those that this same replay claimed before and did not report come first, `claimed`; the others are `dead`.
+        Those that this same replay claimed before and did not report come first, `claimed`; the others are `dead`. One
+        whose body has lost a piece comes without it.
         """
 
         async def ask(session: Session | None) -> list[DeadLetter]:
@@ -133,7 +134,7 @@ class MongoLetters:
                 return []
             mine = {"replay_id": exact(replay_id), "state": "claimed"}
             rows = self._letters.find(mine, session=session).sort(_OLDEST_FIRST).limit(limit)
-            claimed = [await self._whole(row, session) async for row in rows]
+            claimed = [await self._as_it_is(row, session) async for row in rows]
             while len(claimed) < limit:
                 asked = await query(self.server, wanted, LETTERS, session=session, states=["dead"])
                 found = self._letters.find(asked, ["state"], session=session).sort(_OLDEST_FIRST)
@@ -216,7 +217,7 @@ class MongoLetters:
         await self._letters.bulk_write(writes, ordered=False, session=session)
         found = await self.server.found(self._letters, ids, None, session)
         mine = {doc["_id"]: doc for doc in found if doc["claim"] == token and doc["state"] == "claimed"}
-        return [await self._whole(mine[id] | {"state": "dead"}, session) for id in ids if id in mine]
+        return [await self._as_it_is(mine[id] | {"state": "dead"}, session) for id in ids if id in mine]
 
     def _noted(self, row: Document, note: Document, state: str, mark: str) -> pymongo.UpdateOne:
         change: Document = {"mark": mark}
@@ -229,6 +230,13 @@ class MongoLetters:
 
     async def _whole(self, doc: Document, session: Session | None = None) -> DeadLetter:
         return letter_of(doc, await bodies.body_of(self.server, doc, session))
+
+    async def _as_it_is(self, doc: Document, session: Session | None) -> DeadLetter:
+        """The letter of a row; without a body where that has lost a piece, lest it stop the others."""
+        try:
+            return await self._whole(doc, session)
+        except bodies.BodyLost:
+            return letter_of(doc)
 
     def _contended(self) -> StoreUnavailable:
         return StoreUnavailable(

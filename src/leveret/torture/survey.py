@@ -80,9 +80,9 @@ async def _survey_waiting(scene: Scene) -> None:
         page, after = await scene.store.entries(
             Filter(namespace=scene.names.namespace), limit=_PAGE, after=after
         )
-        for brief in page:
-            entry = await scene.store.entry(scene.names.namespace, brief.retry_id)
-            if entry is None or entry.body is None:
+        rows = [(row.key, row.failure) for row in page]
+        for entry in await scene.store.take(scene.names.namespace, rows, held=True):
+            if entry.body is None:
                 continue
             body, properties, _ = unwrap(entry.body, Properties(entry.properties))
             if (subject := shop.subject_of(body)) is not None:

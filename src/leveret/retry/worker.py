@@ -12,7 +12,7 @@ import uuid
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from typing import Any, ClassVar, TypeGuard
 
 from leveret.core import json_form
@@ -36,6 +36,8 @@ from leveret.retry.keys import RetryKeys
 from leveret.retry.lease import LeaseKeeper
 from leveret.retry.plain_clock import PlainClock
 
+#: What the store is asked for.
+STORED, READ, REMOVED = "stored", "read", "removed"
 #: Messages that are given back at once; more would only wait for each other's confirms.
 AT_ONCE = 100
 #: Of these, so many are kept from what was overdue when it was found, for what falls due now.
@@ -191,7 +193,8 @@ class RetryWorker:
         key = self._known_key(message, failed) or self._keys.key(failed)
         async with self._alone(key):
             try:
-                await self._persist(failed, key)
+                with self._asking(STORED):
+                    await self._persist(failed, key)
             except BaseException:
                 self._forget_doubts()
                 if key in self._doubted:
@@ -291,15 +294,16 @@ class RetryWorker:
         if not self._may_publish:
             return
         found: list[tuple[float, str, Any]] = []
-        async for doc in self._store.query({}):
-            key, fire_at = doc.get(self.REQUIRED_DOC_ID_FIELD), doc.get("fire_at")
-            if not isinstance(key, str) or not _is_time(fire_at):
-                log.error(
-                    "a stored retry cannot be read, and stays where it is: retry_key %r, fire_at %r",
-                    key, fire_at, extra={"action": "malformed"},
-                )  # fmt: skip
-                continue
-            found.append((fire_at, key, doc.get("generation")))
+        with self._asking(READ):
+            async for doc in self._store.query({}):
+                key, fire_at = doc.get(self.REQUIRED_DOC_ID_FIELD), doc.get("fire_at")
+                if not isinstance(key, str) or not _is_time(fire_at):
+                    log.error(
+                        "a stored retry cannot be read, and stays where it is: retry_key %r, fire_at %r",
+                        key, fire_at, extra={"action": "malformed"},
+                    )  # fmt: skip
+                    continue
+                found.append((fire_at, key, doc.get("generation")))
         if self._published:
             # Another process may have removed some of it.
             there = {key for _, key, _ in found}
@@ -359,6 +363,10 @@ class RetryWorker:
 
     def _store_is_away(self, why: str | None) -> None:
         """The lease could not be asked for, and why, or it could (None). Whoever runs this worker may tell people."""
+
+    def _asking(self, what: str) -> AbstractContextManager[None]:
+        """Ask the store within the block, so that retries are stored, read or removed. As above."""
+        return nullcontext()
 
     def _drop(self) -> None:
         """Forget what was scheduled, and end what is under way: another one may be at it from now on."""
@@ -510,7 +518,8 @@ class RetryWorker:
     async def _give_back(self, key: str, generation: Any) -> None:
         """Publish, confirmed, then remove (R1). What fails stays stored, and is tried again in this process."""
         try:
-            doc = await self._stored(key)
+            with self._asking(READ):
+                doc = await self._stored(key)
             if doc is None or doc.get("generation") != generation:
                 self._another(key, doc)
                 return
@@ -620,7 +629,8 @@ class RetryWorker:
             try:
                 # Not while a later failure is being written: a store may look and remove in two steps.
                 async with self._alone(key):
-                    removed = await self._store.delete(key, expected=row)
+                    with self._asking(REMOVED):
+                        removed = await self._store.delete(key, expected=row)
                     self._published.pop(key, None)
                     if not removed:
                         self._another(key, await self._stored(key))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from leveret.core.alarm import RETRY_REPUBLISH_FAILED, Alarm
@@ -24,7 +25,7 @@ from leveret.ports import (
     World,
 )
 from leveret.retry.exchanges import observer_exchange
-from leveret.retry.worker import RetryWorker
+from leveret.retry.worker import READ, REMOVED, STORED, RetryWorker
 from leveret.runtime import wiring
 from leveret.runtime.backends import (
     RuntimeInfra,
@@ -66,16 +67,22 @@ class _TellingWorker(RetryWorker):
         self._failing: set[str] = set()
         super().__init__(worker_name, **given)
 
-    async def __call__(self, message: dict[str, Any]) -> None:
-        title = (
-            f"retries of {self._exchange} cannot be stored; they wait in {self._exchange}.{RETRY_WORKER_TYPE}"
+    def _asking(self, what: str) -> AbstractContextManager[None]:
+        meanwhile = {
+            STORED: f"they wait in {self._exchange}.{RETRY_WORKER_TYPE}",
+            READ: "nothing is given back",
+            REMOVED: "they are published, and not again as long as this process lives",
+        }
+        return self._condition.asking(
+            what, f"retries of {self._exchange} cannot be {what}; {meanwhile[what]}"
         )
-        with self._condition.asking("retries stored", title):
-            await super().__call__(message)
 
     def _store_is_away(self, why: str | None) -> None:
-        if why is None:
+        if why is None and self._holds:
             self._condition.over_for("lease")
+        elif why is None:
+            # Whatever could not be read or removed is the affair of the next holder.
+            self._condition.over_for("lease", READ, REMOVED)
         else:
             title = (
                 f"the lease for the retries of {self._exchange} cannot be asked for; nothing is given back"

@@ -501,6 +501,32 @@ async def test_that_its_store_is_away_is_told_once_and_that_it_is_back_as_well(s
         assert len(await scene.got("jobs.parser")) == 3
 
 
+async def test_that_what_is_published_cannot_be_removed_is_told_once_and_that_it_is_over(scene, caplog):
+    caplog.set_level("INFO", "leveret")
+
+    class ReadOnly(MemoryDocumentStore):
+        read_only = True
+
+        async def delete(self, doc_id, *, expected=None):
+            if self.read_only:
+                raise StoreUnavailable("the store is read-only")
+            return await super().delete(doc_id, expected=expected)
+
+    store = ReadOnly(collection_name="r", doc_id_field="retry_key", clock=scene.clock)
+    await scene.queue("jobs.parser")
+    async with Running(scene, scene.runner(retry_store=store)):
+        for number in range(3):
+            await scene.publish(a_failure(data=a_failure()["data"] | {"number": number}))
+        await scene.clock.advance(5 + 60)
+        assert told(caplog) == ONE_ALARM[:1]
+        assert "retries of jobs cannot be removed; they are published, and not again" in caplog.text
+        store.read_only = False
+        await scene.clock.advance(60)
+        assert told(caplog) == ONE_ALARM
+        assert len(await scene.got("jobs.parser")) == 3
+    assert [row async for row in store.query({})] == []
+
+
 async def test_that_the_lease_cannot_be_asked_for_is_told_although_nothing_fails_meanwhile(scene, caplog):
     caplog.set_level("INFO", "leveret")
     away = False

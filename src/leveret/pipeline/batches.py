@@ -28,6 +28,8 @@ IN_USE_EVERY = 5.0
 IN_USE_TOLD_AFTER = 120.0
 #: The broker's words for it; it says 403 also where a right is missing.
 IN_USE = "in exclusive use"
+#: Bytes of bodies in one transaction; a single larger one goes alone. It has to pass within the store's time limit.
+BATCH_BYTES = 16 * 1024 * 1024
 
 Entry = TypeVar("Entry", RetryEntry, DeadLetter)
 Written = TypeVar("Written")
@@ -134,9 +136,8 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
                     # What has arrived goes back, or has gone back already.
                     await asyncio.get_running_loop().create_future()
                 self._between.clear()
-                received = self._received
-                self._batch = [received.popleft() for _ in range(min(self._most, len(received)))]
-                if not received:
+                self._batch = self._next_batch()
+                if not self._received:
                     self._arrived.clear()
                 await self.take_in([delivery for delivery in self._batch if not delivery.stale])
                 self._batch = []
@@ -185,6 +186,18 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
             self._received.popleft()
         self._received.append(delivery)
         self._arrived.set()
+
+    def _next_batch(self) -> list[Delivery]:
+        """What came first, as much as goes into the store at once."""
+        received = self._received
+        batch: list[Delivery] = []
+        size = 0
+        while received and len(batch) < self._most:
+            size += len(received[0].body)
+            if batch and size > BATCH_BYTES:
+                break
+            batch.append(received.popleft())
+        return batch
 
     async def take_in(self, deliveries: Sequence[Delivery]) -> None:
         """Deal with one batch: when this returns each is stored and acked, set aside, or others have it by now."""

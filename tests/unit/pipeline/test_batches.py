@@ -13,6 +13,7 @@ from leveret.core import headers as h
 from leveret.core.errors import StoreRefused, StoreUnavailable
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
+from leveret.pipeline import batches
 from leveret.pipeline.batches import BatchConsumer
 from leveret.retry.service import TermService
 from leveret.testing.fake_clock import idle
@@ -305,3 +306,17 @@ async def test_what_comes_after_a_stop_has_begun_stays_in_its_queue(t, side):
     await side.send(t, b"late")
     assert (t.ready(side.queue), t.unsettled(side.queue)) == (1, 0)
     assert side.stored(t) == []
+
+
+async def test_a_batch_ends_where_its_bodies_are_many_bytes_and_a_larger_one_goes_alone(t, side, monkeypatch):
+    monkeypatch.setattr(batches, "BATCH_BYTES", 8)
+    bodies = []
+
+    async def look(name, *arguments) -> None:
+        if name == side.call:
+            bodies.append([entry.body for entry in arguments[0]])
+
+    t.store.before = look
+    await side.send(t, b"aaa", b"bbbbb", b"c", b"more than eight", b"d", b"e")
+    assert bodies == [[b"aaa", b"bbbbb"], [b"c"], [b"more than eight"], [b"d", b"e"]]
+    assert (t.ready(side.queue), t.unsettled(side.queue)) == (0, 0)

@@ -84,7 +84,7 @@ class LetterIntake(BatchConsumer[DeadLetter, DeadLetter]):
             self._no_more_refused()
         return entries
 
-    def written(self, written: DeadLetter) -> None:
+    def written(self, entry: DeadLetter, written: DeadLetter) -> None:
         """Tell that it is kept."""
         self._kept(written)
 

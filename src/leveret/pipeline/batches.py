@@ -46,7 +46,8 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
     """Takes what comes by one queue into the store: many in a transaction, each acked once it is stored.
 
     While the store is away everything stays in hand and in the queue, and an alarm says so. A batch that the store
-    refuses is halved until the culprit stands alone. It is for one run: whoever starts over makes another one.
+    refuses is halved until the culprit stands alone; one that it does not answer for, until it does. It is for one run:
+    whoever starts over makes another one.
 
     A subclass says what differs: `read`, `write`, `written` and `refused`.
 
@@ -76,6 +77,8 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
         self._what = what
         self._prefetch = prefetch
         self._most = batch
+        #: How many of a batch the store is asked to take at once.
+        self._at_once = batch
         self._at_stored = stored
         self._at_received = received
         self._subscription: Subscription | None = None
@@ -100,11 +103,12 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
         """Store these in one transaction. Returns what became of each, in their order.
 
         Raises:
-            StoreUnavailable, StoreRefused: nothing was stored.
+            StoreUnavailable: there is no answer; they may have been stored.
+            StoreRefused: nothing was stored.
         """
 
     @abstractmethod
-    def written(self, written: Written) -> None:
+    def written(self, entry: Entry, written: Written) -> None:
         """One is stored and acked."""
 
     @abstractmethod
@@ -212,30 +216,40 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
             await self._put(taken)
 
     async def _put(self, taken: Sequence[Taken[Entry]]) -> None:
-        """Store these, however long it takes, and ack them; what the store refuses is halved."""
-        for wait in held_backoff():
+        """Store these, however long it takes, and ack them; what the store refuses is halved, and what it leaves open.
+
+        It may answer for few alone, as over a slow line: what got no answer is asked for again in halves, down to one
+        message; after each answer twice as many go together, until a batch is whole again.
+        """
+        left = list(taken)
+        waits = held_backoff()
+        while left:
+            portion = left[: self._at_once]
             try:
                 with self.asking():
-                    written = await self._written_whole(taken)
+                    written = await self._written_whole(portion)
             except StoreRefused as error:
-                if len(taken) == 1:
-                    self.refused(taken[0], error)
+                if len(portion) == 1:
+                    self.refused(portion[0], error)
                 else:
-                    middle = len(taken) // 2
-                    await self._put(taken[:middle])
-                    await self._put(taken[middle:])
-                return
+                    middle = len(portion) // 2
+                    await self._put(portion[:middle])
+                    await self._put(portion[middle:])
             except StoreUnavailable as error:
+                self._at_once = max(1, len(portion) // 2)
+                wait = next(waits)
                 self.log_held(error, wait)
                 await self.parts.world.clock.sleep(wait)
-                taken = [one for one in taken if not one.delivery.stale]
-                if not taken:
+                left = [one for one in left if not one.delivery.stale]
+                if not left:
                     # Others have them now, and nothing of ours is left that the store would have to take.
                     self.parts.store_condition.over_for(self.queue)
-                    return
+                continue
             else:
-                await self.ack(taken, written)
-                return
+                await self.ack(portion, written)
+                self._at_once = min(self._most, 2 * self._at_once)
+                waits = held_backoff()
+            left = [one for one in left[len(portion) :] if not one.delivery.stale]
 
     async def _written_whole(self, taken: Sequence[Taken[Entry]]) -> Sequence[Written]:
         """As `write`, but a write that is under way when we are ended comes to its end, and what it stored is acked.
@@ -272,7 +286,7 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
             if self.parts.world.reached is not None:
                 await self.parts.reach(self._at_stored, entry.message_id)
             delivery.ack()
-            self.written(each)
+            self.written(entry, each)
 
     async def _consume(self) -> Subscription:
         """Consume a queue that one process at a time may have; where another has it, try until it lets go (R9)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from leveret.core import envelope, handover, json_form
@@ -38,6 +39,8 @@ class Intake(BatchConsumer[RetryEntry, Due | None]):
         self._scheduled = scheduled
         #: (key, failure) of rows that the store was asked to take and has not answered for.
         self._unanswered: set[tuple[str, int]] = set()
+        #: How many deliveries of the batch in hand are yet to be answered for, by their row: two may bear the same.
+        self._in_batch: Counter[tuple[str, int]] = Counter()
 
     def storing(self, key: str, failure: int) -> bool:
         """Whether this row's put has no answer yet. A put that fails may have been done: it is asked for once more."""
@@ -51,6 +54,12 @@ class Intake(BatchConsumer[RetryEntry, Due | None]):
 
     def read(self, delivery: Delivery) -> RetryEntry | None:
         """Read an envelope in either form; bury what is none."""
+        entry = self._entry_of(delivery)
+        if entry is not None:
+            self._in_batch[entry.key, entry.failure] += 1
+        return entry
+
+    def _entry_of(self, delivery: Delivery) -> RetryEntry | None:
         namespace = self.parts.names.namespace
         try:
             if delivery.properties.header(h.ENVELOPE) is not None:
@@ -75,6 +84,7 @@ class Intake(BatchConsumer[RetryEntry, Due | None]):
             await super().take_in(deliveries)
         finally:
             self._unanswered.clear()
+            self._in_batch.clear()
 
     async def write(self, entries: list[RetryEntry]) -> Sequence[Due | None]:
         """Store these. Returns when each is due; None where it, or a later failure of it, has long been waiting."""
@@ -89,15 +99,23 @@ class Intake(BatchConsumer[RetryEntry, Due | None]):
             for entry, tried, place in zip(entries, again, await self.parts.store.put(entries), strict=True)
         ]
 
-    def written(self, written: Due | None) -> None:
+    def written(self, entry: RetryEntry, written: Due | None) -> None:
         """Schedule it."""
+        self._answered(entry)
         if written is not None:
-            self._unanswered.discard((written.key, written.failure))
             self._scheduled(written)
 
     def refused(self, one: Taken[RetryEntry], error: StoreRefused) -> None:
         """Bury it: no waiting makes it fit."""
+        self._answered(one.entry)
         self._bury(one.delivery, f"the store refuses it: {error}")
+
+    def _answered(self, entry: RetryEntry) -> None:
+        """The store has answered for this one; its row is settled once it has for every delivery that bears it."""
+        row = (entry.key, entry.failure)
+        self._in_batch[row] -= 1
+        if not self._in_batch[row]:
+            self._unanswered.discard(row)
 
     def _bury(self, delivery: Delivery, reason: str) -> None:
         self.set_aside(delivery, self._make_dead_letter(delivery, reason))

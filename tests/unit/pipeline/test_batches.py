@@ -320,3 +320,103 @@ async def test_a_batch_ends_where_its_bodies_are_many_bytes_and_a_larger_one_goe
     await side.send(t, b"aaa", b"bbbbb", b"c", b"more than eight", b"d", b"e")
     assert bodies == [[b"aaa", b"bbbbb"], [b"c"], [b"more than eight"], [b"d", b"e"]]
     assert (t.ready(side.queue), t.unsettled(side.queue)) == (0, 0)
+
+
+async def test_a_store_that_answers_for_few_at_once_gets_all_of_a_batch(t, side):
+    sizes, acked = [], []
+
+    async def answer_for_few(name, *arguments) -> None:
+        if name == side.call:
+            sizes.append(len(arguments[0]))
+            acked.append(20 - t.unsettled(side.queue) == len(side.stored(t)))
+            if len(arguments[0]) > 3:
+                raise StoreUnavailable("it has not answered for 32 s")
+
+    t.store.before = answer_for_few
+    bodies = [b"%02d" % number for number in range(20)]
+    await side.send(t, *bodies)
+    await t.clock.advance(60)
+    assert side.stored(t) == bodies
+    assert all(acked)
+    assert (t.ready(side.queue), t.unsettled(side.queue)) == (0, 0)
+    # What gets no answer is halved; what gets one is followed by twice as many.
+    assert sizes[:6] == [20, 10, 5, 2, 4, 2]
+
+
+async def test_a_batch_is_whole_again_once_the_store_has_answered_for_some(t, side):
+    t.store.away = True
+    await side.send(t, *[b"%03d" % number for number in range(600)])
+    await t.clock.advance(100)
+    t.store.away = False
+    await t.clock.advance(30)
+    assert len(side.stored(t)) == 600
+    sizes = []
+
+    async def count(name, *arguments) -> None:
+        if name == side.call:
+            sizes.append(len(arguments[0]))
+
+    t.store.before = count
+    await side.send(t, *[b"more %03d" % number for number in range(200)])
+    assert sizes == [200]
+
+
+async def test_of_a_batch_that_gets_no_answer_one_alone_is_tried_until_it_does(t, side):
+    sizes = []
+    t.store.away = True
+
+    async def count(name, *arguments) -> None:
+        if name == side.call:
+            sizes.append(len(arguments[0]))
+
+    t.store.before = count
+    await side.send(t, *[b"%d" % number for number in range(9)])
+    await t.clock.advance(20)
+    assert sizes == [9, 4, 2, 1, 1]
+    assert t.unsettled(side.queue) == 9
+    t.store.away = False
+    await t.clock.advance(30)
+    assert sizes == [9, 4, 2, 1, 1, 1, 2, 4, 2]
+    assert side.stored(t) == [b"%d" % number for number in range(9)]
+    assert t.unsettled(side.queue) == 0
+
+
+async def test_a_lease_that_goes_while_half_a_batch_is_being_stored_gives_back_the_other_half(t, side):
+    go_on = asyncio.Event()
+
+    async def wait(name, *arguments) -> None:
+        if name == side.call:
+            if len(arguments[0]) > 2:
+                raise StoreUnavailable("it has not answered for 32 s")
+            await go_on.wait()
+
+    t.store.before = wait
+    await side.send(t, b"a", b"b", b"c", b"d")
+    await t.clock.advance(2)
+    side.service(t)._lost("test")
+    await idle()
+    assert (t.ready(side.queue), t.unsettled(side.queue)) == (0, 4)
+    go_on.set()
+    await idle()
+    assert side.stored(t) == [b"a", b"b"]
+    assert (t.ready(side.queue), t.unsettled(side.queue)) == (2, 0)
+
+
+async def test_the_half_that_the_broker_has_back_by_then_is_not_stored(t, side):
+    go_on = asyncio.Event()
+
+    async def wait(name, *arguments) -> None:
+        if name == side.call:
+            if len(arguments[0]) > 2:
+                raise StoreUnavailable("it has not answered for 32 s")
+            await go_on.wait()
+
+    t.store.before = wait
+    await side.send(t, b"a", b"b", b"c", b"d")
+    await t.clock.advance(2)
+    t.broker.stop()
+    go_on.set()
+    await t.clock.advance(1)
+    assert side.stored(t) == [b"a", b"b"]
+    assert side.intake(t).in_hand == 0
+    assert t.alarms.holding == set()

@@ -9,6 +9,8 @@ from leveret import Leveret
 from leveret.core import envelope
 from leveret.core import headers as h
 from leveret.core.errors import StoreUnavailable
+from leveret.core.message import Outgoing
+from leveret.core.properties import Properties
 from leveret.stores.memory import MemoryStore
 from leveret.testing.fake_clock import idle
 
@@ -239,3 +241,85 @@ async def test_an_envelope_that_comes_once_more_leaves_the_time_of_what_waits(ap
         assert runs == []
         await t.clock.advance(0.2)
         assert runs == [b"one"]
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["a store of one host", "a store that hosts share"])
+async def test_each_of_a_batch_that_is_halved_for_want_of_an_answer_goes_once_its_own_is_there(
+    app, runs, shared, monkeypatch
+):
+    monkeypatch.setattr(MemoryStore, "shared", shared)
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        behind = True
+
+        async def before(name, *arguments) -> None:
+            if name == "put" and behind:
+                names = [entry.message_id for entry in arguments[0]]
+                if names == ["a", "b", "c", "d"]:
+                    # All of it was done, though nothing tells so.
+                    await MemoryStore.put(t.store, *arguments)
+                if names != ["a", "b"]:
+                    raise StoreUnavailable("no answer within 32 s")
+
+        t.store.before = before
+        for name in "abcd":
+            envelope = envelope_of(name, **{h.RETRY_AFTER: 1.0})
+            t.outside.send(Outgoing("", "shop.retry", name.encode(), Properties.build(**envelope)))
+        await t.clock.advance(200)
+        assert runs == [b"a", b"b"]
+        assert sorted(entry.message_id for entry, _ in t.data.retries.values()) == ["c", "d"]
+        assert t.unsettled("shop.retry") == 2
+        behind = False
+        await t.clock.advance(60)
+        assert runs == [b"a", b"b", b"c", b"d"]
+        assert t.data.retries == {}
+        assert t.unsettled("shop.retry") == 0
+
+
+async def test_one_that_comes_twice_in_a_batch_that_is_halved_runs_once(app, runs):
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        behind = True
+
+        async def before(name, *arguments) -> None:
+            if name == "put" and behind:
+                names = [entry.message_id for entry in arguments[0]]
+                if len(names) == 4:
+                    await MemoryStore.put(t.store, *arguments)
+                if names != ["one", "b"]:
+                    raise StoreUnavailable("no answer within 32 s")
+
+        t.store.before = before
+        for name in ("one", "b", "one", "d"):
+            envelope = envelope_of(name, **{h.RETRY_AFTER: 1.0})
+            t.outside.send(Outgoing("", "shop.retry", name.encode(), Properties.build(**envelope)))
+        await t.clock.advance(200)
+        # Gone out now, it would be stored once more with its twin.
+        assert runs == [b"b"]
+        behind = False
+        await t.clock.advance(60)
+        assert sorted(runs) == [b"b", b"d", b"one"]
+        assert t.data.retries == {}
+
+
+async def test_what_waits_already_and_comes_again_goes_on_time_while_the_rest_of_its_batch_has_no_answer(
+    app, runs
+):
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        await t.send("shop.retry", b"one", **envelope_of("one", **{h.RETRY_AFTER: 60.0}))
+
+        async def before(name, *arguments) -> None:
+            if name == "put" and [entry.message_id for entry in arguments[0]] not in (["one"], ["b"]):
+                raise StoreUnavailable("no answer within 32 s")
+
+        t.store.before = before
+        intake = t.runner.retry_service.intake
+        intake._at_once = 1
+        for name in ("one", "c", "d"):
+            t.outside.send(Outgoing("", "shop.retry", name.encode(), Properties.build(**envelope_of(name))))
+        await t.clock.advance(58)
+        assert runs == []
+        await t.clock.advance(2)
+        assert runs == [b"one"]
+        assert t.unsettled("shop.retry") == 2

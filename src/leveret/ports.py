@@ -468,7 +468,10 @@ class RetryStore(Protocol):
         """Try these rows again after so many seconds; `due_at` stays. *blocked*: the reason that listings show."""
 
     async def unblock(self, namespace: str, queue: str, *, grant: Grant | None = None) -> int:
-        """Let every blocked row of that queue be tried at once. Returns how many."""
+        """Let every blocked row of that queue be tried at once. Returns how many.
+
+        Many are released in portions, each in a transaction of its own: an error may leave some released, some not.
+        """
 
     async def reschedule(
         self, rows: Sequence[tuple[str, str]], *, due_at: float | None = None, wait: float | None = None

@@ -21,7 +21,7 @@ from leveret.retry.acts import RetryActs
 from leveret.runtime.here import no_transport, parts_here
 from leveret.runtime.wiring import make_store
 from leveret.runtime.world import system_world
-from leveret.stores.mongodb import MongoStore, bodies, filters
+from leveret.stores.mongodb import MongoStore, bodies, filters, retries
 from leveret.stores.mongodb.lease import LOCK_STALE
 from leveret.stores.mongodb.server import MongoServer
 from leveret.testing.store_contract import a_letter, an_entry
@@ -388,6 +388,32 @@ async def test_what_the_next_holder_has_taken_its_last_one_cannot_remove_any_mor
     assert await mine.count_entries(Filter()) == 1
     with pytest.raises(LeaseLost):
         await mine.remove("shop", [ROW], grant=grant)
+
+
+async def test_many_rows_are_unblocked_in_portions_and_a_lease_that_is_taken_over_stops_the_rest(
+    opened, monkeypatch
+):
+    monkeypatch.setattr(retries, "UNBLOCKED_AT_ONCE", 2)
+    store = await opened()
+    await store.put([an_entry(name, wait=0.0) for name in "abcdef"])
+    rows = [(f"shop.charge/{name}", 3) for name in "abcdef"]
+    await store.postpone("shop", rows, seconds=300.0, blocked="gone")
+    grant = await a_term(store, "mine")
+    write = store.server.write
+
+    async def superseded(*asked, **options):
+        store.server.write = write
+        written = await write(*asked, **options)
+        await store.lease("shop/retry").release("mine")
+        await a_term(store, "other")
+        return written
+
+    store.server.write = superseded
+    with pytest.raises(LeaseLost):
+        await store.unblock("shop", "shop.charge", grant=grant)
+    page, _ = await store.entries(Filter(), limit=9)
+    assert sorted(entry.state for entry in page) == ["blocked"] * 4 + ["waiting"] * 2
+    assert await store.unblock("shop", "shop.charge") == 4
 
 
 async def test_rows_that_bear_a_term_of_a_lease_that_was_deleted_can_still_be_taken(

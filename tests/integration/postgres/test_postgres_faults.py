@@ -13,9 +13,15 @@ import psycopg
 import pytest
 from tests.postgres_cluster import Cluster
 
-from leveret.core.errors import ConfigError, NotFound, StoreRefused, StoreUnavailable
+from leveret.core.errors import ConfigError, LeaseLost, NotFound, StoreRefused, StoreUnavailable
 from leveret.core.retry_entry import Filter
-from leveret.stores.postgres import PostgresDocumentStore, PostgresRetryLease, PostgresStore, connections
+from leveret.stores.postgres import (
+    PostgresDocumentStore,
+    PostgresRetryLease,
+    PostgresStore,
+    connections,
+    retries,
+)
 from leveret.stores.postgres import schema as postgres_schema
 from leveret.stores.sql.scripts import scripts
 from leveret.testing.store_contract import a_letter, an_entry
@@ -209,6 +215,52 @@ async def test_a_statement_that_takes_too_long_is_ended_by_the_server_and_undone
             await store.put([an_entry()])
     assert await store.count_entries(Filter()) == 0
     await store.put([an_entry()])
+
+
+async def test_more_blocked_rows_than_one_statement_has_time_for_are_released_all_the_same(
+    open_store, admin, schema: str, monkeypatch
+):
+    monkeypatch.setattr(retries, "UNBLOCKED_AT_ONCE", 3)
+    store = await open_store(patience=1.0)
+    names = [f"{number:02}" for number in range(9)]
+    await store.put([an_entry(name, wait=0.0) for name in names])
+    rows = [(f"shop.charge/{name}", 3) for name in names]
+    await store.postpone("shop", rows, seconds=300.0, blocked="gone")
+    await admin.execute(
+        f"CREATE FUNCTION {schema}.dawdle() RETURNS trigger LANGUAGE plpgsql"
+        " AS 'BEGIN PERFORM pg_sleep(0.2); RETURN NEW; END';"
+        f"CREATE TRIGGER dawdle BEFORE UPDATE ON {schema}.retry FOR EACH ROW EXECUTE FUNCTION {schema}.dawdle()"
+    )
+    assert await store.unblock("shop", "shop.charge") == 9
+    assert len(await store.upcoming("shop", within=0.0, limit=99)) == 9
+    assert await store.unblock("shop", "shop.charge") == 0
+
+
+async def test_a_lease_that_is_taken_over_between_two_portions_stops_the_rest_of_an_unblock(
+    open_store, monkeypatch
+):
+    monkeypatch.setattr(retries, "UNBLOCKED_AT_ONCE", 2)
+    store = await open_store()
+    await store.put([an_entry(name, wait=0.0) for name in "abcdef"])
+    rows = [(f"shop.charge/{name}", 3) for name in "abcdef"]
+    await store.postpone("shop", rows, seconds=300.0, blocked="gone")
+    lease = store.lease("shop/retry")
+    await lease.acquire_or_renew("me", 0.0, 30.0)
+    grant = await lease.grant("me")
+    fetch = store.connections.fetch
+
+    async def superseded(*asked, **options):
+        store.connections.fetch = fetch
+        found = await fetch(*asked, **options)
+        await lease.release("me")
+        assert await lease.acquire_or_renew("other", 0.0, 30.0)
+        return found
+
+    store.connections.fetch = superseded
+    with pytest.raises(LeaseLost, match="other holds it"):
+        await store.unblock("shop", "shop.charge", grant=grant)
+    page, _ = await store.entries(Filter(), limit=9)
+    assert sorted(entry.state for entry in page) == ["blocked"] * 4 + ["waiting"] * 2
 
 
 async def test_a_renewal_of_the_lease_does_not_wait_for_work(

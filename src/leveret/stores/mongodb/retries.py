@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Documents that are read, and changed, at once.
 AT_ONCE = 1000
+#: Documents that are unblocked in one call, and one transaction: either has a time limit.
+UNBLOCKED_AT_ONCE = 5000
 
 
 class MongoRetries:
@@ -190,15 +192,21 @@ class MongoRetries:
 
     async def unblock(self, namespace: str, queue: str, *, grant: Grant | None = None) -> int:
         """Let every blocked row of that queue be tried at once. Returns how many."""
+        asked = {"namespace": exact(namespace), "queue": exact(queue), "state": "blocked"}
 
-        async def ask(session: Session | None) -> int:
-            asked = {"namespace": exact(namespace), "queue": exact(queue), "state": "blocked"}
-            ids = [row["_id"] async for row in self._rows.find(asked, ["_id"], session=session)]
-            return await self._change(
+        async def ask(session: Session | None) -> tuple[int, int]:
+            found = self._rows.find(asked, ["_id"], session=session).limit(UNBLOCKED_AT_ONCE)
+            ids = [row["_id"] async for row in found]
+            return len(ids), await self._change(
                 ids, lambda row: _waiting(row) if row["state"] == "blocked" else None, session, grant=grant
             )
 
-        return await self.server.write(ask, grant=grant)
+        total = 0
+        while True:
+            found, released = await self.server.write(ask, grant=grant)
+            total += released
+            if found < UNBLOCKED_AT_ONCE:
+                return total
 
     async def reschedule(
         self, rows: Sequence[tuple[str, str]], *, due_at: float | None = None, wait: float | None = None

@@ -53,6 +53,9 @@ _UPCOMING = """
 #: Keys that one query asks for: above this nothing is gained, and old builds of SQLite take no more than 999 values.
 _TAKEN_AT_ONCE = 100
 
+#: Rows that are unblocked in one transaction: others wait for the file meanwhile.
+UNBLOCKED_AT_ONCE = 5000
+
 
 class SqliteRetries:
     """The retry part of the SQLite store."""
@@ -190,12 +193,17 @@ class SqliteRetries:
         def ask(connection: sqlite3.Connection) -> int:
             check_grant(connection, grant)
             return connection.execute(
-                "UPDATE retry SET state = 'waiting', state_reason = '', try_at = due_at"
-                " WHERE namespace = ? AND queue = ? AND state = 'blocked'",
-                (exact(namespace), exact(queue)),
+                "UPDATE retry SET state = 'waiting', state_reason = '', try_at = due_at WHERE rowid IN ("
+                "SELECT rowid FROM retry WHERE namespace = ? AND queue = ? AND state = 'blocked' LIMIT ?)",
+                (exact(namespace), exact(queue), UNBLOCKED_AT_ONCE),
             ).rowcount
 
-        return await self.file.write(ask)
+        released = 0
+        while True:
+            changed = await self.file.write(ask)
+            released += changed
+            if changed < UNBLOCKED_AT_ONCE:
+                return released
 
     async def reschedule(
         self, rows: Sequence[tuple[str, str]], *, due_at: float | None = None, wait: float | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import NamedTuple
 
 from leveret.core import handover
@@ -15,7 +15,7 @@ from leveret.core.errors import (
     LeaseLost,
     PublishError,
     PublishTimeout,
-    StoreError,
+    StoreRefused,
     StoreUnavailable,
     Unroutable,
 )
@@ -100,6 +100,8 @@ class Dispatch:
         #: Queues that are gone: how often they were looked for.
         self._gone: dict[str, int] = {}
         self._looking: dict[str, Timer] = {}
+        #: Queues that are back and whose blocked rows the store could not let go yet.
+        self._unblocking: dict[str, Timer] = {}
         self._tries: OrderedDict[str, int] = OrderedDict()
         self._failure: asyncio.Future[None] | None = None
         #: Places that an alarm was raised for.
@@ -173,7 +175,7 @@ class Dispatch:
             under_way = [*lanes, *self._batches]
             for task in under_way:
                 task.cancel()
-            for timer in self._looking.values():
+            for timer in (*self._looking.values(), *self._unblocking.values()):
                 timer.cancel()
             if under_way:
                 await asyncio.wait(under_way)
@@ -434,7 +436,7 @@ class Dispatch:
                 self._tries.pop(entry.key, None)
                 self._works_again(place(entry))
                 if not entry.through_exchange and entry.queue in self._gone:
-                    await self._returned(entry.queue)
+                    self._returned(entry.queue)
         for entry, answer in failed:
             await self._failed(entry, answer)
 
@@ -551,14 +553,15 @@ class Dispatch:
         tries = self._gone.setdefault(queue, 0)
         wait = BLOCKED_BACKOFF[min(tries, len(BLOCKED_BACKOFF) - 1)]
 
-        def look() -> None:
-            task = asyncio.create_task(self._look_for(queue))
-            self._batches.add(task)
-            task.add_done_callback(self._looked)
+        self._looking[queue] = self._clock.call_later(wait, lambda: self._beside(self._look_for(queue)))
 
-        self._looking[queue] = self._clock.call_later(wait, look)
+    def _beside(self, work: Coroutine[object, object, None]) -> None:
+        """Do this beside the batches."""
+        task = asyncio.create_task(work)
+        self._batches.add(task)
+        task.add_done_callback(self._done_beside)
 
-    def _looked(self, task: asyncio.Task[None]) -> None:
+    def _done_beside(self, task: asyncio.Task[None]) -> None:
         self._batches.discard(task)
         self._hand_on(task)
 
@@ -566,32 +569,49 @@ class Dispatch:
         self._looking.pop(queue, None)
         try:
             there = await self._parts.transport.queue_state(queue) is not None
-            if there:
-                await self._returned(queue)
-        except LeaseLost:
-            raise
-        except (BrokerError, StoreError) as error:
+        except BrokerError as error:
             log.info("cannot look for %s: %s", queue, error, extra={"action": "blocked"})
             there = False
-        if not there:
+        if there:
+            self._returned(queue)
+        else:
             self._gone[queue] = self._gone.get(queue, 0) + 1
             self._watch_gone(queue)
 
-    async def _returned(self, queue: str) -> None:
-        """The queue is back: all that was blocked for it goes."""
-        try:
-            with self._asking(_CHANGING):
-                released = await self._store.unblock(self._namespace, queue, grant=self._proof())
-        except StoreUnavailable:
-            self._watch_gone(queue)
-            return
+    def _returned(self, queue: str) -> None:
+        """The queue is back: all that was blocked for it goes; until the store has let it go, each at its own time."""
         self._gone.pop(queue, None)
         timer = self._looking.pop(queue, None)
         if timer is not None:
             timer.cancel()
         self._works_again(queue)
+        self._beside(self._unblock(queue, held_backoff()))
+
+    async def _unblock(self, queue: str, waits: Iterator[float]) -> None:
+        try:
+            with self._asking(_CHANGING):
+                released = await self._store.unblock(self._namespace, queue, grant=self._proof())
+        except (StoreUnavailable, StoreRefused) as error:
+            wait = next(waits)
+            log.warning(
+                "%s is back, but not all of its blocked retries can be released, again in %g s: %s",
+                queue, wait, error, extra={"action": "unblocked"},
+            )  # fmt: skip
+            self._unblock_later(queue, wait, waits)
+            return
         log.info("%s is back; %d blocked retries go", queue, released, extra={"action": "unblocked"})
         self.rescan()
+
+    def _unblock_later(self, queue: str, wait: float, waits: Iterator[float]) -> None:
+        def again() -> None:
+            del self._unblocking[queue]
+            # Where it is gone once more, they are released when it is back.
+            if queue not in self._gone:
+                self._beside(self._unblock(queue, waits))
+
+        if queue in self._unblocking:
+            self._unblocking[queue].cancel()
+        self._unblocking[queue] = self._clock.call_later(wait, again)
 
     def rescan(self) -> None:
         """Times have changed in the store: forget what was loaded, and look again."""

@@ -11,6 +11,7 @@ from tests.unit.running_app import FailingStore, RunningApp
 from leveret import Leveret, SoftFailure
 from leveret.core import envelope
 from leveret.core import headers as h
+from leveret.core.errors import StoreRefused, StoreUnavailable
 from leveret.core.message import Outgoing, retry_key
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import Due, Lane, RetryEntry
@@ -592,3 +593,87 @@ async def test_a_retry_that_waits_for_room_and_is_put_off_by_hand_does_not_go_be
         go_on.set()
         await t.clock.advance(60)
         assert b"put off" not in runs
+
+
+@pytest.fixture
+async def blocked(app):
+    """Three that have been blocked for so long that each waits for minutes, since their queue is gone."""
+    t = RunningApp(app)
+    await stored(t, *[entry(name, wait=1, queue="shop.gone") for name in "abc"])
+    async with t:
+        await t.clock.advance(300)
+        assert [row.state for row, _ in t.data.retries.values()] == ["blocked"] * 3
+        yield t
+
+
+def no_unblock(t: RunningApp, error: Exception) -> list[float]:
+    """Lets `unblock` fail from now on; when it was tried."""
+    tried = []
+
+    async def before(name, *_) -> None:
+        if name == "unblock":
+            tried.append(t.clock.monotonic())
+            raise error
+
+    t.store.before = before
+    return tried
+
+
+def an_hour_later(t: RunningApp) -> None:
+    """Lets what is blocked wait for an hour more by itself."""
+    for row, try_at in list(t.data.retries.values()):
+        if row.state == "blocked":
+            t.data.place(row, try_at + 3600)
+    t.runner.retry_service.dispatch.rescan()
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("57014: too long"), StoreRefused("not this one")])
+async def test_a_queue_that_is_back_is_so_though_its_blocked_rows_cannot_be_released(blocked, error):
+    t = blocked
+    tried = no_unblock(t, error)
+    t.broker.declare_queue("shop.gone")
+    await t.clock.advance(600)
+    # Each has gone at its own time.
+    assert t.ready("shop.gone") == 3
+    assert t.data.retries == {}
+    assert ("retry_republish_failed", "shop.gone") not in t.alarms.holding
+    assert len(tried) > 5
+
+
+async def test_blocked_rows_are_released_as_soon_as_the_store_does_it(blocked):
+    t = blocked
+    tried = no_unblock(t, StoreUnavailable("57014: too long"))
+    an_hour_later(t)
+    t.broker.declare_queue("shop.gone")
+    while not tried:
+        await t.clock.advance(1)
+    await t.clock.advance(10)
+    assert t.ready("shop.gone") == 0
+    assert ("retry_store_unavailable", "shop") in t.alarms.holding
+    t.store.before = None
+    await t.clock.advance(30)
+    assert t.ready("shop.gone") == 3
+    assert t.alarms.holding == set()
+    assert len(tried) == 4
+
+
+async def test_a_queue_that_goes_once_more_before_its_rows_are_released_is_looked_for_again(blocked):
+    t = blocked
+    tried = no_unblock(t, StoreUnavailable("57014: too long"))
+    an_hour_later(t)
+    t.broker.declare_queue("shop.gone")
+    while not tried:
+        await t.clock.advance(1)
+    t.broker.delete_queue("shop.gone")
+    await t.store.put([entry("d", queue="shop.gone")])
+    t.runner.retry_service.dispatch.rescan()
+    await t.clock.advance(60)
+    asked = len(tried)
+    await t.clock.advance(600)
+    assert len(tried) == asked
+    assert sorted(row.state for row, _ in t.data.retries.values()) == ["blocked"] * 4
+    t.store.before = None
+    t.broker.declare_queue("shop.gone")
+    await t.clock.advance(300)
+    assert t.ready("shop.gone") == 4
+    assert t.alarms.holding == set()

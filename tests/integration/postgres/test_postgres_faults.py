@@ -510,6 +510,17 @@ async def test_two_that_put_the_same_rows_in_opposite_order_do_not_wait_in_a_cir
         assert sum(each.written for answers in placed for each in answers) == 200
 
 
+async def test_more_ids_than_a_statement_of_postgresql_has_parameters_name_what_they_name(open_store):
+    store = await open_store()
+    await store.put([an_entry(name) for name in "abc"])
+    await store.keep([a_letter(name) for name in "ab"])
+    others = [f"no-such-{number:05}" for number in range(70_000)]
+    page, _ = await store.entries(Filter(ids=["retry-id-a", *others, "message-c"]), limit=9)
+    assert sorted(entry.retry_id for entry in page) == ["retry-id-a", "retry-id-c"]
+    wanted = Filter(ids=[*others, "letter-id-b"])
+    assert await store.set_state(wanted, was="dead", to="discarded") == 1
+
+
 async def test_a_lease_by_url_makes_its_schema_and_closes_by_itself(cluster: Cluster, schema: str):
     url = f"{cluster.url}?schema={schema}"
     one, two = PostgresRetryLease(url), PostgresRetryLease(url)

@@ -49,10 +49,17 @@ def _endings(text: str) -> list[tuple[str, int]]:
     return [(written, len(written))]
 
 
+def arrays(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+    """Rows turned into columns."""
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
 DIALECT: Final = Dialect(
     mark="%s",
     exact=exact,
     endings=_endings,
+    given="SELECT * FROM unnest(%s::text[], %s::int[])",
+    given_values=arrays,
     ending='"right"({text}, {length})',
     row="namespace, {key}",
     namespace="namespace || ''",
@@ -118,8 +125,3 @@ def portions(rows: Iterable[tuple[Any, ...]], body: int) -> Iterator[list[tuple[
         size += length
     if portion:
         yield portion
-
-
-def arrays(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Rows turned into columns."""
-    return [list(column) for column in zip(*rows, strict=True)]

@@ -28,6 +28,10 @@ class Dialect:
     exact: Callable[[str], Any]
     #: How a text may lie at the end of a column: as what, and how long it is there.
     endings: Callable[[str], Sequence[tuple[Any, int]]]
+    #: Such texts as rows (name, length), and the values of that: no more of them for many texts than for one, since a
+    #: statement takes so many only.
+    given: str
+    given_values: Callable[[Sequence[tuple[Any, int]]], Sequence[Any]]
     #: The last {length} characters of a {text}, in the words of the indexes on endings.
     ending: str
     #: What tells a row from all others; {key} tells it from those of its namespace.
@@ -109,11 +113,11 @@ def _add_names(asked: Condition, ids: Collection[str], table: Table, dialect: Di
 
     CROSS JOIN tells SQLite to go from the names to the rows, never the other way round.
     """
-    given: list[Any] = []
-    for id in ids:
-        for name, length in dialect.endings(id):
-            given += (name, length if len(id) >= SHORTEST_ENDING else _ALL)
-    marks = ", ".join([f"({dialect.mark}, {dialect.mark})"] * (len(given) // 2))
+    given = [
+        (name, length if len(id) >= SHORTEST_ENDING else _ALL)
+        for id in ids
+        for name, length in dialect.endings(id)
+    ]
     row = dialect.row.format(key=table.key)
 
     def by(column: str) -> str:
@@ -128,6 +132,7 @@ def _add_names(asked: Condition, ids: Collection[str], table: Table, dialect: Di
         )
 
     asked.add(
-        f"({row}) IN (WITH given (name, length) AS (VALUES {marks}) {by(table.id)} UNION ALL {by('message_id')})",
-        *given,
+        f"({row}) IN (WITH given (name, length) AS ({dialect.given})"
+        f" {by(table.id)} UNION ALL {by('message_id')})",
+        *dialect.given_values(given),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Final
 
 from leveret.stores.sql.filters import Dialect
@@ -54,10 +56,27 @@ def _endings(text: str) -> list[tuple[str | bytes, int]]:
     return [(written, len(written)), *([] if written == raw else [(raw, len(raw))])]
 
 
+def _json(given: Sequence[tuple[str | bytes, int]]) -> list[str]:
+    """A list in JSON, which carries no bytes: of these the hexadecimal digits, and 1 behind them."""
+    return [
+        json.dumps(
+            [
+                (name.hex(), length, 1) if isinstance(name, bytes) else (name, length, 0)
+                for name, length in given
+            ]
+        )
+    ]
+
+
 DIALECT: Final = Dialect(
     mark="?",
     exact=exact,
     endings=_endings,
+    given=(
+        "SELECT CASE json_extract(value, '$[2]') WHEN 1 THEN unhexed(json_extract(value, '$[0]'))"
+        " ELSE json_extract(value, '$[0]') END, json_extract(value, '$[1]') FROM json_each(?)"
+    ),
+    given_values=_json,
     ending="substr({text}, -{length})",
     row="rowid",
     namespace="+namespace",

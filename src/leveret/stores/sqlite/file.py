@@ -337,6 +337,7 @@ class SqliteFile:
             connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}").fetchall()
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}").fetchall()
             connection.create_function("casefold", 1, _casefold, deterministic=True)
+            connection.create_function("unhexed", 1, bytes.fromhex, deterministic=True)
             self._file_id = self._identity(self.path)
             self._log_id = self._identity(self._log) if self._log.exists() else None
         except BaseException:

@@ -80,23 +80,37 @@ class Replays:
                 progress.dead_again += 1
 
     async def obey(self, grant: Grant) -> int:
-        """Do the replays that are asked for and not finished. Returns how many."""
+        """Do the replays that are asked for and not finished. Returns how many.
+
+        Raises:
+            StoreUnavailable: it did not answer for all; those that it did not answer for stay written.
+        """
         acts = await self._parts.store.asked(self._parts.names.namespace, VERBS)
+        unanswered: StoreUnavailable | None = None
         for act in acts:
-            self._at_rest.clear()
             try:
-                report = await self._replay(act, grant)
-            except (StoreUnavailable, LeaseLost):
-                # It stays written; whoever holds the lease then goes on with it.
-                raise
-            except (LeveretError, ValueError, TypeError, KeyError) as error:
-                report = Acknowledged(self._parts.holder, 0, 0, (f"could not be done: {error}",), True)
-            finally:
-                self._at_rest.set()
-                self._running.pop(act.id, None)
-            await self._give_back(act, grant)
-            await self._parts.store.report(act.id, report)
+                await self._obey(act, grant)
+            except StoreUnavailable as error:
+                # Those behind it do not wait: it may be this one alone that the store never answers for.
+                unanswered = error
+        if unanswered is not None:
+            raise unanswered
         return len(acts)
+
+    async def _obey(self, act: Act, grant: Grant) -> None:
+        self._at_rest.clear()
+        try:
+            report = await self._replay(act, grant)
+        except (StoreUnavailable, LeaseLost):
+            # It stays written; whoever holds the lease then goes on with it.
+            raise
+        except (LeveretError, ValueError, TypeError, KeyError) as error:
+            report = Acknowledged(self._parts.holder, 0, 0, (f"could not be done: {error}",), True)
+        finally:
+            self._at_rest.set()
+            self._running.pop(act.id, None)
+        await self._give_back(act, grant)
+        await self._parts.store.report(act.id, report)
 
     async def _give_back(self, act: Act, grant: Grant) -> None:
         """What a finished replay has still claimed lies there as before; nobody else could ever take it."""

@@ -34,18 +34,32 @@ class RetryActs:
         self._namespace = parts.names.namespace
 
     async def obey(self, grant: Grant) -> int:
-        """Do what was asked and is not done yet. Returns how many acts."""
+        """Do what was asked and is not done yet. Returns how many acts.
+
+        Raises:
+            StoreUnavailable: it did not answer for all; those that it did not answer for stay written.
+        """
         acts = await self._store.asked(self._namespace, VERBS)
+        unanswered: StoreUnavailable | None = None
         for act in acts:
             try:
-                report = await self._do(act, grant)
-            except (StoreUnavailable, LeaseLost):
-                # It stays written; whoever holds the lease then does it.
-                raise
-            except (LeveretError, ValueError, TypeError, KeyError) as error:
-                report = Acknowledged(self._parts.holder, 0, 0, (f"could not be done: {error}",), True)
-            await self._store.report(act.id, report)
+                await self._obey(act, grant)
+            except StoreUnavailable as error:
+                # Those behind it do not wait: it may be this one alone that the store never answers for.
+                unanswered = error
+        if unanswered is not None:
+            raise unanswered
         return len(acts)
+
+    async def _obey(self, act: Act, grant: Grant) -> None:
+        try:
+            report = await self._do(act, grant)
+        except (StoreUnavailable, LeaseLost):
+            # It stays written; whoever holds the lease then does it.
+            raise
+        except (LeveretError, ValueError, TypeError, KeyError) as error:
+            report = Acknowledged(self._parts.holder, 0, 0, (f"could not be done: {error}",), True)
+        await self._store.report(act.id, report)
 
     async def _do(self, act: Act, grant: Grant) -> Acknowledged:
         wanted = filter_of(act.arguments, self._namespace)

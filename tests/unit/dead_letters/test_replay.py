@@ -8,6 +8,7 @@ from tests.unit.running_app import RunningApp
 
 from leveret import HardFailure, Leveret
 from leveret.core.dead_letter import DeadLetter
+from leveret.core.errors import StoreUnavailable
 from leveret.core.properties import Properties
 from leveret.stores.memory import MemoryStore
 
@@ -209,3 +210,25 @@ async def test_requests_are_left_out_of_a_group_replay_and_counted(app, runs):
         assert runs == [b"a"]
         report = await replayed(t, reason="nothing of the kind")
         assert report.notes == ()
+
+
+async def test_a_replay_that_the_store_never_answers_for_keeps_no_other_from_being_done(app, runs):
+    t = RunningApp(app)
+    await lie_there(t, letter("one"), letter("two"))
+    async with t:
+
+        async def before(name, *arguments) -> None:
+            if name == "claim" and "one" in arguments[0].ids:
+                raise StoreUnavailable("57014: too long")
+
+        t.store.before = before
+        first, second = (asyncio.ensure_future(app.dead_letters.replay([id])) for id in ("one", "two"))
+        await t.clock.advance(60)
+        assert (await second).done == 1
+        assert runs == [b"two"]
+        assert t.runner.keeper.quiet
+        t.store.before = None
+        await t.clock.advance(60)
+        await first
+        assert runs == [b"two", b"one"]
+        assert await t.store.asked("shop", ["dead.replay"]) == []

@@ -49,6 +49,7 @@ def test_all_others_are_the_servers_and_say_what_to_do(code: str, words: str):
         (ConnectionRefusedError("nobody there"), StoreUnavailable),
         (TimeoutError(), StoreUnavailable),
         (OverflowError("too large"), StoreRefused),
+        (MemoryError(), StoreUnavailable),
     ],
 )
 def test_errors_without_a_code_are_told_apart_too(error: Exception, kind: type[Exception]):

@@ -93,6 +93,22 @@ async def test_a_body_that_is_too_large_for_a_row_is_refused_with_its_batch(stor
     assert (await store.put([an_entry("good", body=b"x" * 900_000)]))[0].written
 
 
+async def test_a_shortage_of_memory_is_the_stores_for_a_while_and_no_fault_of_the_data(store):
+    def short(connection):
+        connection.execute("INSERT INTO lease VALUES ('x', 'x', 1, 1, 1, 'x')")
+        raise MemoryError
+
+    with pytest.raises(StoreUnavailable, match=r"too little memory .* once the shortage is over"):
+        await store.file.write(short)
+    assert await store.leases(None) == {}
+    assert (await store.put([an_entry()]))[0].written
+
+
+def test_what_is_longer_than_sqlite_can_be_given_is_refused_whatever_memory_there_is():
+    ours = translated(OverflowError("BLOB longer than INT_MAX bytes"), PATH, waited=30.0)
+    assert type(ours) is StoreRefused
+
+
 async def test_an_entry_that_failed_at_no_time_is_refused(store):
     with pytest.raises(StoreRefused, match="missing or is no number"):
         await store.put([an_entry(failed_at=float("nan"))])

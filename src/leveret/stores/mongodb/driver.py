@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from leveret.core.errors import LeveretError, MissingExtra, StoreRefused
 from leveret.core.redaction import redact
-from leveret.stores.errors import unavailable
+from leveret.stores.errors import no_memory, unavailable
 
 try:
     import pymongo
@@ -127,6 +127,8 @@ def translated(error: Exception, display: str) -> Exception:
     """*error* as leveret's: StoreUnavailable for the server, StoreRefused for the data, anything else as it is."""
     if isinstance(error, LeveretError):
         return error
+    if isinstance(error, MemoryError):
+        return no_memory(display)
     words = _words(error)
     if isinstance(error, (BSONError, OverflowError, UnicodeError)) or "too large" in words:
         return StoreRefused(f"MongoDB cannot hold this: {words}")

@@ -7,7 +7,7 @@ from typing import Final
 import psycopg
 
 from leveret.core.errors import LeveretError, StoreError, StoreRefused
-from leveret.stores.errors import unavailable
+from leveret.stores.errors import no_memory, unavailable
 
 #: Classes of SQLSTATE that speak of the data: other data would pass. 21: cardinality, 22: data exception, 23: integrity
 #: constraint, 54: a limit of PostgreSQL's, such as the length of what an index can hold.
@@ -43,7 +43,9 @@ def translated(error: Exception, display: str) -> Exception:
         return _of_postgres(error, display)
     if isinstance(error, OSError):
         return unavailable(display, f"it cannot be reached ({error})", _ANY_REMEDY)
-    if isinstance(error, (OverflowError, UnicodeError, MemoryError)):
+    if isinstance(error, MemoryError):
+        return no_memory(display)
+    if isinstance(error, (OverflowError, UnicodeError)):
         return StoreRefused(f"PostgreSQL cannot hold this: {error or type(error).__name__}")
     return error
 

@@ -6,7 +6,7 @@ import sqlite3
 from typing import TYPE_CHECKING
 
 from leveret.core.errors import LeveretError, StoreError, StoreRefused
-from leveret.stores.errors import unavailable
+from leveret.stores.errors import no_memory, unavailable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +65,9 @@ def translated(error: Exception, path: Path, *, waited: float) -> Exception:
         return unavailable(
             path, f"it cannot be looked at ({error.strerror})", "look at its disk and its folder's rights"
         )
-    if isinstance(error, (OverflowError, UnicodeError, MemoryError)):
+    if isinstance(error, MemoryError):
+        return no_memory(path)
+    if isinstance(error, (OverflowError, UnicodeError)):
         return StoreRefused(f"SQLite cannot hold this: {error or type(error).__name__}")
     return error
 

@@ -23,6 +23,7 @@ from leveret.core.retry_entry import Filter
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import held_backoff
 from leveret.ports import Acknowledged, Act, Grant
+from leveret.retry.acts import Unanswered
 from leveret.retry.asking import filter_of
 from leveret.retry.lease import LeaseKeeper
 
@@ -59,6 +60,7 @@ class Replays:
         self._keeper = keeper
         self._running: dict[str, _Progress] = {}
         self._closing = False
+        self._unanswered = Unanswered()
         #: Set while no replay is under way.
         self._at_rest = asyncio.Event()
         self._at_rest.set()
@@ -86,15 +88,7 @@ class Replays:
             StoreUnavailable: it did not answer for all; those that it did not answer for stay written.
         """
         acts = await self._parts.store.asked(self._parts.names.namespace, VERBS)
-        unanswered: StoreUnavailable | None = None
-        for act in acts:
-            try:
-                await self._obey(act, grant)
-            except StoreUnavailable as error:
-                # Those behind it do not wait: it may be this one alone that the store never answers for.
-                unanswered = error
-        if unanswered is not None:
-            raise unanswered
+        await self._unanswered.in_turn(acts, lambda act: self._obey(act, grant))
         return len(acts)
 
     async def _obey(self, act: Act, grant: Grant) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from leveret.core import envelope
@@ -21,6 +23,38 @@ _NOT_WHILE_STORED: Final = ("retries.cancel", "retries.move")
 
 #: Rows that are changed in one transaction.
 BATCH = 500
+#: So many times an act without an answer keeps those behind it waiting.
+WAITED_FOR = 3
+
+
+class Unanswered:
+    """Acts that the store did not answer for, and how often.
+
+    Those behind one wait, as they may be meant to undo it; but not for ever: it may be this one alone that the store
+    never answers for.
+    """
+
+    def __init__(self) -> None:
+        self._times: Counter[str] = Counter()
+
+    async def in_turn(self, acts: Sequence[Act], obey: Callable[[Act], Awaitable[object]]) -> None:
+        """Obey these in their order.
+
+        Raises:
+            StoreUnavailable: it did not answer for one; those behind it were obeyed where that has happened often.
+        """
+        self._times = Counter({act.id: self._times[act.id] for act in acts})
+        unanswered: StoreUnavailable | None = None
+        for act in acts:
+            try:
+                await obey(act)
+            except StoreUnavailable as error:
+                self._times[act.id] += 1
+                if self._times[act.id] < WAITED_FOR:
+                    raise
+                unanswered = error
+        if unanswered is not None:
+            raise unanswered
 
 
 class RetryActs:
@@ -32,6 +66,7 @@ class RetryActs:
         #: None where the acts are done without republishing (`--here`).
         self._dispatch = dispatch
         self._namespace = parts.names.namespace
+        self._unanswered = Unanswered()
 
     async def obey(self, grant: Grant) -> int:
         """Do what was asked and is not done yet. Returns how many acts.
@@ -40,15 +75,7 @@ class RetryActs:
             StoreUnavailable: it did not answer for all; those that it did not answer for stay written.
         """
         acts = await self._store.asked(self._namespace, VERBS)
-        unanswered: StoreUnavailable | None = None
-        for act in acts:
-            try:
-                await self._obey(act, grant)
-            except StoreUnavailable as error:
-                # Those behind it do not wait: it may be this one alone that the store never answers for.
-                unanswered = error
-        if unanswered is not None:
-            raise unanswered
+        await self._unanswered.in_turn(acts, lambda act: self._obey(act, grant))
         return len(acts)
 
     async def _obey(self, act: Act, grant: Grant) -> None:

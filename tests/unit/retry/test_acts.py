@@ -1,3 +1,5 @@
+"""Acts on what waits, where the store does not answer for one of them."""
+
 from __future__ import annotations
 
 import asyncio
@@ -10,6 +12,7 @@ from leveret.core.errors import StoreUnavailable
 from leveret.core.message import retry_key
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import RetryEntry
+from leveret.retry.acts import WAITED_FOR
 
 
 @pytest.fixture
@@ -60,3 +63,19 @@ async def test_an_act_that_the_store_never_answers_for_keeps_no_other_from_being
     await t.clock.advance(10)
     assert states(t) == {"a": "held", "b": "held"}
     assert await t.store.asked("shop", ["retries.hold"]) == []
+
+
+async def test_one_that_is_to_undo_another_waits_until_the_store_has_answered_for_that(t):
+    failures = WAITED_FOR - 1
+
+    async def before(name, *_) -> None:
+        nonlocal failures
+        if name == "hold" and failures:
+            failures -= 1
+            raise StoreUnavailable("no route to db-1")
+
+    t.store.before = before
+    asked = [asyncio.ensure_future(act("a")) for act in (t.app.retries.hold, t.app.retries.release)]
+    await t.clock.advance(10)
+    assert [(await each).done for each in asked] == [1, 1]
+    assert states(t)["a"] == "waiting"

@@ -179,10 +179,17 @@ class Called(Event, frozen=True, kw_only=True, tag="called"):
 
 
 class CallEnded(Event, frozen=True, kw_only=True, tag="call ended"):
-    """What the caller was told; exactly one such event for each call whose process lived on."""
+    """What the caller was told; exactly one such event for each call whose process lived on.
+
+    Attributes:
+        call: as in `Called`.
+        outcome: what the call came to.
+        right: whether what came back is what this very request asks for: its answer, or the failure it asked for.
+    """
 
     call: str
     outcome: CallOutcome
+    right: bool = True
 
 
 class Served(Event, frozen=True, kw_only=True, tag="served"):
@@ -202,6 +209,7 @@ class Struck(Event, frozen=True, kw_only=True, tag="struck"):
         kind: what it is: `kill`, `cut`, `black hole`, `memory alarm`, `partition`, …
         target: whom. A process as in `by` loses what it alone had in hand; any other word (`broker`, `store`, a node)
             may have struck everybody.
+        process: whether *target* is a process, also where that has written nothing yet.
         copies: whether it may leave one more copy of what was in hand.
         clock: seconds by which it moves the wall clock of its target.
         note: anything else a reader would like to know.
@@ -210,6 +218,7 @@ class Struck(Event, frozen=True, kw_only=True, tag="struck"):
     fault: str
     kind: str
     target: str
+    process: bool = False
     copies: bool = True
     clock: float = 0.0
     note: str = ""

@@ -17,6 +17,7 @@ from leveret.core.dead_letter import DeadLetter, Ending
 from leveret.core.message import (
     Received,
     count_header,
+    id_header,
     moment_header,
     number_header,
     retry_key,
@@ -34,10 +35,8 @@ T = TypeVar("T")
 #: What a reason and a traceback may take of the header budget; the tail of a traceback is what tells.
 REASON_BYTES = 2000
 TRACEBACK_BYTES = 4000
-
-#: The longest id that a letter may bring, as long as a message's own; leveret's have 36 bytes. It is part of a key in
-#: every store, and PostgreSQL holds no key of more than 2 700.
-LETTER_ID_BYTES = 255
+#: Bytes of a header frame that message id, type, tag and its own fields may take at most.
+BESIDE_BYTES = 700
 
 #: Told with every failure, so that a dead letter says which machine to look at.
 HOST = socket.gethostname()[:100]
@@ -98,7 +97,13 @@ def soft_failure(
         added[h.ALLOWED] = plan.attempts_allowed
     if through_exchange:
         added[h.THROUGH_EXCHANGE] = True
-    return wrap(message.body, message.properties, bounded(added), frame_max=where.frame_max, user=where.user)
+    return wrap(
+        message.body,
+        message.properties,
+        bounded(added, where.frame_max),
+        frame_max=where.frame_max,
+        user=where.user,
+    )
 
 
 def delayed(
@@ -166,7 +171,13 @@ def dead_letter(
         h.ORIGIN_EXCHANGE: message.exchange,
         h.ORIGIN_KEY: message.routing_key,
     }
-    return wrap(message.body, message.properties, bounded(added), frame_max=where.frame_max, user=where.user)
+    return wrap(
+        message.body,
+        message.properties,
+        bounded(added, where.frame_max),
+        frame_max=where.frame_max,
+        user=where.user,
+    )
 
 
 def read_retry(body: bytes, properties: Properties, *, namespace: str) -> RetryEntry:
@@ -253,7 +264,7 @@ def read_letter(
     died_at = moment_header(found, h.FAILED_AT) or now
     return DeadLetter(
         namespace=namespace,
-        id=_letter_id(found) or new_id(),
+        id=id_header(found, h.LETTER_ID) or new_id(),
         ending=cast("Ending", ending),
         worker=text_header(found, h.WORKER) or "",
         queue=text_header(found, h.QUEUE) or "",
@@ -336,14 +347,24 @@ def without_ours(properties: Properties) -> Properties:
     return properties.edit(drop=lambda name: h.is_ours(name) and name not in h.FOR_HANDLERS)
 
 
-def bounded(added: Mapping[str, Any]) -> dict[str, Any]:
-    """Headers of ours cut to their budget of 8 KiB: the traceback's head goes first, then the reason's tail."""
+def _copy(message: Received, added: Mapping[str, Any], where: Where) -> tuple[bytes, Properties]:
+    ours = bounded(added, where.frame_max)
+    return wrap(message.body, message.properties, ours, frame_max=where.frame_max, user=where.user)
+
+
+def bounded(added: Mapping[str, Any], frame_max: int) -> dict[str, Any]:
+    """Headers of ours cut to their budget of 8 KiB: the traceback's head goes first, then the reason's tail.
+
+    Where a frame holds less, the budget is what it leaves beside ids, type and the like: they stand alone in front of
+    what is wrapped.
+    """
     result = dict(added)
+    budget = min(h.BUDGET, frame_max - BESIDE_BYTES)
     for name, limit, keep_tail in ((h.TRACEBACK, TRACEBACK_BYTES, True), (h.REASON, REASON_BYTES, False)):
         if name in result:
             result[name] = cut(result[name], limit, keep_tail=keep_tail)
     for name, keep_tail in ((h.TRACEBACK, True), (h.REASON, False)):
-        over = sum(len(key) + 16 + _size(value) for key, value in result.items()) - h.BUDGET
+        over = sum(len(key) + 16 + _size(value) for key, value in result.items()) - budget
         if over > 0 and name in result:
             result[name] = cut(result[name], max(0, _size(result[name]) - over), keep_tail=keep_tail)
     return result
@@ -384,12 +405,6 @@ def _of_message(message: Received, cause: Cause) -> dict[str, Any]:
 def _left_off_a_retry(name: str) -> bool:
     # A wrapped message stays wrapped on its way back: whoever reads it unwraps.
     return h.stays_behind(name) and name != h.WRAPPED
-
-
-def _letter_id(found: Mapping[str, Any]) -> str | None:
-    """The id that the letter's publisher minted. A stranger's that is too long for a key counts as none."""
-    id = text_header(found, h.LETTER_ID)
-    return id if id is not None and _size(id) <= LETTER_ID_BYTES else None
 
 
 def _required(value: T | None, name: str) -> T:

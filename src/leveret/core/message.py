@@ -36,6 +36,14 @@ _OURS: Final = h.PREFIX.encode()
 #: Nobody counts further; a stranger's larger number would not fit a header or a column once one is added.
 MOST_COUNTED = 2**31
 
+#: The longest id of a message, or of what leveret keeps. It is part of a key in every store, and PostgreSQL has none of
+#: more than 2 700 bytes. A stranger's longer one counts as none, as does what is too long for a policy's numbers.
+ID_BYTES = 255
+POLICY_BYTES = 1000
+
+#: Bytes kept for the header that a transport tells a mandatory publish by when it comes back.
+TAG_ROOM = 64
+
 #: What a message bears that names none.
 NO_HEADERS: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -143,12 +151,12 @@ def received(
         redelivered=redelivered,
         attempt=count_header(known, h.ATTEMPT, least=1) or 1,
         failure=count_header(known, h.FAILURE) or 0,
-        retry_id=text_header(known, h.RETRY_ID),
+        retry_id=id_header(known, h.RETRY_ID),
         first_failed_at=moment_header(known, h.FIRST_FAILED_AT),
-        policy=text_header(known, h.POLICY),
+        policy=text_header(known, h.POLICY, most=POLICY_BYTES),
         attempts_allowed=count_header(known, h.ALLOWED, least=1),
         starts=count_header(known, h.STARTS) or 0,
-        first_letter=text_header(known, h.FIRST_LETTER),
+        first_letter=id_header(known, h.FIRST_LETTER),
         replays=count_header(known, h.REPLAYS) or 0,
     )
 
@@ -182,7 +190,7 @@ def wrap(
         # What was set aside holds a value that no encoder of ours can write again; the copy goes without it.
         properties = original.edit(drop=_left_off_a_copy, add=added, fields=fields)
     # A header frame is 7 bytes of frame header, 12 of class, weight and size, the properties, 1 end octet.
-    if len(properties.raw) + 20 <= frame_max:
+    if len(properties.raw) + 20 + TAG_ROOM <= frame_max:
         return body, properties
     raw = original.raw
     outer = original.edit(drop=lambda _: True, add={**added, h.WRAPPED: len(raw)}, fields=_BARE)
@@ -202,10 +210,17 @@ def unwrap(body: bytes, properties: Properties) -> tuple[bytes, Properties, Mapp
     return body[size:], Properties(body[:size]), found
 
 
-def text_header(found: Mapping[str, Any], name: str) -> str | None:
-    """The header where it is text, else None."""
+def text_header(found: Mapping[str, Any], name: str, *, most: int | None = None) -> str | None:
+    """The header where it is text, of *most* bytes at most, else None."""
     value = found.get(name)
-    return value if isinstance(value, str) else None
+    if not isinstance(value, str) or (most is not None and len(value.encode("utf-8", "replace")) > most):
+        return None
+    return value
+
+
+def id_header(found: Mapping[str, Any], name: str) -> str | None:
+    """The header where it is an id, else None."""
+    return text_header(found, name, most=ID_BYTES)
 
 
 def whole_header(found: Mapping[str, Any], name: str) -> int | None:

@@ -11,7 +11,7 @@ from leveret.core import envelope
 from leveret.core import headers as h
 from leveret.core.dead_letter import DeadLetter, Replay
 from leveret.core.envelope import Cause, Malformed, Where
-from leveret.core.message import Received, received, retry_id
+from leveret.core.message import TAG_ROOM, Received, received, retry_id
 from leveret.core.policy import RetryAt, RetryPolicy
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import RetryEntry
@@ -384,9 +384,29 @@ def test_the_traceback_is_cut_before_the_reason_and_from_its_head():
     assert len(entry.traceback) < len(lines)
 
 
+def test_what_stands_in_front_of_a_wrapped_message_fits_the_smallest_frame_with_its_tag():
+    cause = Cause(reason="r" * 5000, worker="w" * 200, at=1.0, error="e" * 300, traceback="t" * 9000)
+    failed = message(
+        properties=Properties.build(message_id="m" * 255, type="t" * 255, headers={"wide": "x" * 5000})
+    )
+    where = Where(frame_max=4096)
+    for _, properties in (fail(failed, cause=cause, where=where), die(failed, cause=cause, where=where)):
+        assert len(properties.raw) + 20 + TAG_ROOM <= 4096
+        assert properties.header(h.TRACEBACK).endswith("ttt") or properties.header(h.REASON).startswith("rrr")
+
+
+def test_what_is_too_long_for_an_id_or_a_policy_of_ours_counts_as_none():
+    headers = {h.RETRY_ID: "r" * 256, h.FIRST_LETTER: "é" * 128, h.POLICY: "p" * 2000, h.ATTEMPT: 3}
+    found = received(
+        queue="shop.charge", exchange="", routing_key="shop.charge", body=b"", redelivered=False,
+        properties=Properties.build(headers=headers),
+    )  # fmt: skip
+    assert (found.retry_id, found.first_letter, found.policy, found.attempt) == (None, None, None, 3)
+
+
 def test_the_reason_gives_way_only_where_the_traceback_is_gone():
     full = {h.POLICY: "p" * 7000, h.REASON: "r" * 2000, h.TRACEBACK: "t" * 4000}
-    cut = envelope.bounded(full)
+    cut = envelope.bounded(full, WHERE.frame_max)
     assert cut[h.TRACEBACK] == ""
     assert 500 < len(cut[h.REASON]) < 2000
     assert cut[h.POLICY] == "p" * 7000

@@ -14,6 +14,7 @@ from leveret.core import headers as h
 from leveret.core.message import (
     DERIVED_IDS,
     DIRECT_REPLY,
+    TAG_ROOM,
     Received,
     derived_id,
     received,
@@ -234,8 +235,9 @@ def test_wrapping_is_undone_by_unwrapping_whatever_the_frame_size(
 def test_a_message_is_wrapped_at_the_byte_from_which_it_no_longer_fits():
     original = Properties.build(message_id="m", headers={"a": "x" * 500})
     plain = len(wrap(b"body", original, ADDED, frame_max=FRAME_MAX)[1].raw)
-    assert wrap(b"body", original, ADDED, frame_max=plain + FRAME)[0] == b"body"
-    assert wrap(b"body", original, ADDED, frame_max=plain + FRAME - 1)[0] == original.raw + b"body"
+    # The transport adds what it tells a returned message by.
+    assert wrap(b"body", original, ADDED, frame_max=plain + FRAME + TAG_ROOM)[0] == b"body"
+    assert wrap(b"body", original, ADDED, frame_max=plain + FRAME + TAG_ROOM - 1)[0] == original.raw + b"body"
 
 
 def test_a_wrapped_message_bears_id_type_and_priority_outside_and_is_persistent():

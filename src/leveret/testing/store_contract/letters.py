@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from leveret.core.dead_letter import LetterState, Replay
-from leveret.core.envelope import LETTER_ID_BYTES
 from leveret.core.errors import NotFound, StoreRefused
+from leveret.core.message import ID_BYTES
 from leveret.core.retry_entry import Filter
 from leveret.testing.store_contract.base import ContractBase
 from leveret.testing.store_contract.rows import AWKWARD, BODIES, a_letter
@@ -85,9 +85,7 @@ class LetterContract(ContractBase):
         assert [getattr(found, name) for name in names] == [AWKWARD] * len(names)
         assert (await store.groups(Filter()))[0].fingerprint == found.fingerprint
 
-    @pytest.mark.parametrize(
-        "id", ["\0" * LETTER_ID_BYTES, "é" * (LETTER_ID_BYTES // 2)], ids=["NUL", "two bytes"]
-    )
+    @pytest.mark.parametrize("id", ["\0" * ID_BYTES, "é" * (ID_BYTES // 2)], ids=["NUL", "two bytes"])
     async def test_a_letter_is_kept_under_the_longest_id_that_one_may_bring(
         self, store: Store, id: str
     ) -> None:

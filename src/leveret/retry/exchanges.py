@@ -19,7 +19,7 @@ from leveret.core.json_form import (
     short,
     written,
 )
-from leveret.core.message import Outgoing, Received
+from leveret.core.message import Outgoing, Received, unwrap
 from leveret.core.properties import check_short
 from leveret.core.topology import Binding, Queue, RMQExchangeConfig, Topology
 from leveret.pipeline.parts import log
@@ -320,12 +320,13 @@ class MessageConsumerManager:
 
     async def _bury(self, delivery: Delivery, letter_id: str, reason: str) -> None:
         """Make it a dead letter, published and confirmed."""
+        original, properties, _ = unwrap(delivery.body, delivery.properties)
         message = Received(
             queue=self._queue,
             exchange=delivery.exchange,
             routing_key=delivery.routing_key,
-            body=delivery.body,
-            properties=envelope.without_ours(delivery.properties),
+            body=original,
+            properties=envelope.without_ours(properties),
         )
         body, properties = envelope.dead_letter(
             message,

@@ -10,7 +10,7 @@ from leveret.core import envelope, handover, json_form
 from leveret.core import headers as h
 from leveret.core.envelope import Cause, Malformed
 from leveret.core.errors import StoreRefused
-from leveret.core.message import Outgoing, Received
+from leveret.core.message import Outgoing, Received, unwrap
 from leveret.core.retry_entry import Due, Lane, RetryEntry
 from leveret.pipeline.batches import BatchConsumer, Taken
 from leveret.pipeline.parts import Parts, log
@@ -122,12 +122,13 @@ class Intake(BatchConsumer[RetryEntry, Due | None]):
 
     async def _make_dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Make a delivery that nobody can use a dead letter: published, confirmed, then acked."""
+        original, properties, _ = unwrap(delivery.body, delivery.properties)
         message = Received(
             queue=self.queue,
             exchange=delivery.exchange,
             routing_key=delivery.routing_key,
-            body=delivery.body,
-            properties=envelope.without_ours(delivery.properties),
+            body=original,
+            properties=envelope.without_ours(properties),
         )
         cause = Cause(
             reason=reason, worker="retry worker", at=self.parts.world.clock.now(), error="Malformed"

@@ -67,6 +67,18 @@ async def test_a_malformed_envelope_that_cannot_be_buried_yet_does_not_stop_the_
         assert t.runner.retry_service.quiet
 
 
+async def test_a_malformed_envelope_of_a_wrapped_message_dies_with_the_message_as_it_was(app):
+    original = Properties.build(message_id="m", headers={"wide": "x" * 1000})
+    async with RunningApp(app) as t:
+        await t.clock.advance(1)
+        headers = {h.ENVELOPE: h.SOFT_FAILURE, h.WRAPPED: len(original.raw)}
+        await t.send("shop.retry", original.raw + b"order", message_id="m", headers=headers)
+        await t.clock.advance(5)
+        (letter,) = t.data.letters.values()
+        assert (letter.ending, letter.body) == ("malformed", b"order")
+        assert Properties(letter.properties).header("wide") == "x" * 1000
+
+
 async def test_a_malformed_envelope_in_hand_goes_back_at_a_stop(app):
     async with RunningApp(app) as t:
         await t.clock.advance(1)

@@ -101,6 +101,12 @@ class WorkerConsumer:
             )
             await self._parts.world.clock.sleep(FAULT_PAUSE)
             delivery.requeue()
+        except BaseException:
+            # A handler that ends its own task, say: nobody else would settle its message. What `drop` ends its channel
+            # gives back; and so it does where the loop ends, which no timer outlives.
+            if not self._stopping:
+                self._parts.world.clock.call_later(FAULT_PAUSE, delivery.requeue)
+            raise
         finally:
             free()
             # Not by a callback: each would take another turn of the loop.

@@ -171,7 +171,10 @@ class Road:
 
     async def _conclude(self, hand: InHand) -> None:
         """Do what was decided, all of it confirmed, then ack; on a channel that is gone the broker has the message."""
-        if not hand.stale and (hand.confirmed or hand.decision is ONLY_ACK or await self._obey(hand)):
+        while not hand.stale:
+            if not (hand.confirmed or hand.decision is ONLY_ACK or await self._obey(hand)):
+                # It went stale meanwhile. Where its redelivery has taken the place, nobody else would settle that.
+                continue
             hand.confirmed = True
             if hand.delivery.ack():
                 # At once: a redelivery that still found it in hand would take its place, and never be acked.
@@ -181,6 +184,7 @@ class Road:
                 if hand.message.queue:
                     self._tell(hand)
                 return
+            break
         log.info(
             "%s: the channel of %s went while it was in hand; the broker delivers it again",
             self.spec.name, hand.mark.tag or "a message", extra={"action": "stale", "worker": self.spec.name},
@@ -368,6 +372,7 @@ class Road:
                 raise
             return self._timed_out() if late else Raised(error, traceback_tail(error))
         except (KeyboardInterrupt, GeneratorExit):
+            # The end of the process, or of this coroutine: whoever runs it gives the message back.
             raise
         except BaseException as error:  # noqa: BLE001 — whatever a handler raises is its message's failure (A22)
             return Raised(error, traceback_tail(error))
@@ -596,8 +601,7 @@ class Road:
 
     def _observe(self, message: Received, write: Callable[[], bytes]) -> None:
         """A copy to the observer exchange, best effort: nothing depends on anyone listening."""
-        transport = self._parts.transport
-        if not transport.sendable:
+        if not self._publisher.observed:
             return
         try:
             body = write()
@@ -611,10 +615,8 @@ class Road:
         except Exception:  # noqa: BLE001 - a stranger's payload must not stop its own envelope
             log.exception("a copy for observers could not be written", extra={"action": "observer"})
             return
-        if len(body) > json_form.MOST_OBSERVED:
-            return
-        answer = transport.send(Outgoing(self._parts.names.observer, "", body, properties, mandatory=False))
-        answer.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if len(body) <= json_form.MOST_OBSERVED:
+            self._publisher.observe(body, properties)
 
     def _holding(self, hand: InHand | None) -> Callable[[bool], None]:
         def note(held: bool) -> None:

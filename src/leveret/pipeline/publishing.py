@@ -33,6 +33,8 @@ from leveret.pipeline.parts import Parts, log
 HELD_BACKOFF = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 #: The broker's words for "this message, never": another try would be answered alike.
 FINAL_CODES = frozenset({403, 404, 406, 501, 502, 505, 541})
+#: Seconds without copies for observers once their exchange has refused one.
+UNOBSERVED = 60.0
 #: How many publishes of one `publish_many` are under way at once.
 MANY_AT_ONCE = 1000
 #: After so many of them the loop has a turn: answers are read, and others have not waited for long.
@@ -55,6 +57,9 @@ class Publisher:
         self._deadlines = Deadlines(self._clock)
         #: How many steps are held, by the place they publish to; a place stays until the alarm about it is over.
         self._held: dict[str, int] = {}
+        #: Until when no copies go to observers, by the monotonic clock, and who declares their exchange again.
+        self._unobserved_until = float("-inf")
+        self._declaring: set[asyncio.Task[None]] = set()
         #: Message type to worker, for "did you mean".
         self._known_types = known_types
 
@@ -396,8 +401,41 @@ class Publisher:
                 holding(False)
         raise AssertionError("the backoff never ends")
 
+    # ── For whoever watches ───────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def observed(self) -> bool:
+        """Whether a copy for observers would go out now."""
+        return self._transport.sendable and self._clock.monotonic() >= self._unobserved_until
+
+    def observe(self, body: bytes, properties: Properties) -> None:
+        """Publish a copy to the observer exchange, best effort.
+
+        A refusal closes the channel, and costs all that is under way on it a copy. So then none goes there for a while,
+        and the exchange, which somebody may have deleted, is declared again.
+        """
+        copy = Outgoing(self._parts.names.observer, "", body, properties, mandatory=False)
+        self._transport.send(copy).add_done_callback(self._observed)
+
+    def _observed(self, answer: asyncio.Future[None]) -> None:
+        error = None if answer.cancelled() else answer.exception()
+        if not isinstance(error, PublishRefused) or error.code not in FINAL_CODES:
+            return
+        now = self._clock.monotonic()
+        if now < self._unobserved_until:
+            # Of several that were under way one has told.
+            return
+        self._unobserved_until = now + UNOBSERVED
+        log.warning(
+            "failures cannot be copied to exchange %s for those who watch; no copies for %g s: %s",
+            self._parts.names.observer, UNOBSERVED, error, extra={"action": "observer"},
+        )  # fmt: skip
+        task = asyncio.create_task(self._declare_again())
+        self._declaring.add(task)
+        task.add_done_callback(self._declaring.discard)
+
     async def _declare_again(self) -> None:
-        """The retry or dead-letter queue was deleted under us: we need it, so we declare it."""
+        """Something of ours was deleted under us: we need it, so we declare it."""
         try:
             await self._transport.declare(self._parts.base)
         except BrokerError as error:

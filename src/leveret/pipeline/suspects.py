@@ -73,10 +73,19 @@ class Suspects:
         return True
 
     async def _run(self, road: Road, delivery: Delivery) -> None:
+        # In a task of its own: a handler that ends its task must not end what looks for the others.
+        run = asyncio.create_task(road.travel(delivery), name=delivery.queue)
         try:
-            await road.travel(delivery)
-        except Exception:  # noqa: BLE001 - a fault of leveret's own, logged with all that is known
-            log.exception("%s: a suspect could not be handled; it goes back to its queue", road.spec.name)
+            await asyncio.wait([run])
+        finally:
+            if not run.done():
+                run.cancel()
+                await asyncio.wait([run])
+        if run.cancelled() or run.exception() is not None:
+            log.error(
+                "%s: a suspect could not be handled; it goes back to its queue",
+                road.spec.name, exc_info=None if run.cancelled() else run.exception(),
+            )  # fmt: skip
             await self._parts.world.clock.sleep(FAULT_PAUSE)
             delivery.requeue()
 

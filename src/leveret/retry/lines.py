@@ -13,8 +13,11 @@ BATCH = 400
 #: Rows of one queue without an answer at most. A queue that withholds its confirms (a quorum queue in a minority) must
 #: not fill the confirm window that all others share.
 MOST_OF_ONE_QUEUE = 2 * BATCH
-#: Of these, so many are kept from each lane for those before it, which are not to wait behind a backlog.
-KEPT_FOR_EARLIER = BATCH // 4
+#: So much less has a queue for each row of other queues without an answer. Some room is left beside a queue that
+#: withholds its confirms, beside two less, and however many do, they fill the window no further than 915 of 1000.
+LESS_FOR_EACH_OTHER = 7 / 8
+#: This part of what a queue has is kept from each lane for those before it, which are not to wait behind a backlog.
+KEPT_FOR_EARLIER = 1 / 8
 #: Rows of a lane that wait in memory for room in their queue, before no more of it are taken.
 MOST_WAITING = 10_000
 #: Seconds until a row is looked at again whose earlier failure is still under way.
@@ -31,8 +34,8 @@ class Line(NamedTuple):
 class Lines:
     """Rows under way and rows that wait, by queue and lane.
 
-    No queue has more than `MOST_OF_ONE_QUEUE` rows without an answer. Where it has no room for all, the rows of a lane
-    wait behind none of a later one, and within a line the oldest goes first.
+    No queue has more than `MOST_OF_ONE_QUEUE` rows without an answer, and less where others have some. Where it has no
+    room for all, the rows of a lane wait behind none of a later one, and within a line the oldest goes first.
     """
 
     def __init__(self) -> None:
@@ -41,6 +44,8 @@ class Lines:
         #: Rows under way by line, and rows that went out and have no answer yet by queue.
         self._going: Counter[Line] = Counter()
         self._silent: Counter[str] = Counter()
+        #: How many rows these two hold in all.
+        self._going_in_all = self._silent_in_all = 0
         #: Rows that are due, and wait for room in their queue: by line, then by key, the first one first.
         self._waiting: dict[Line, dict[str, Due]] = {}
 
@@ -85,33 +90,40 @@ class Lines:
         return line in self._waiting or line.queue in probed or self._room_of(line) <= 0
 
     def may_wait(self, due: Due) -> bool:
-        """Whether this row may wait here for room. Those of a silent queue may not, as no end of a batch lets them go.
+        """Whether this row may wait here for room.
 
+        Those of a silent queue may not, nor any where all that went out is silent, as no end of a batch lets them go.
         Nor may too many of those that were just written: nobody asks whether there is room before writing.
         """
-        return not self._silent[due.queue] and not (due.lane is Lane.WRITTEN and self.crowded(due.lane))
+        if self._silent[due.queue] or not (self._going_in_all or self._room_of(_line_of(due)) > 0):
+            return False
+        return not (due.lane is Lane.WRITTEN and self.crowded(due.lane))
 
     def wait(self, due: Due) -> None:
-        """Keep this row until there is room. A batch of its queue is under way, whose end makes some."""
+        """Keep this row until there is room. A batch is under way, whose end makes some."""
         self._waiting.setdefault(_line_of(due), {})[due.key] = due
 
     def start(self, due: Due) -> None:
         """This row is under way from here on, until `ended`."""
         self.under_way.add(due.key)
         self._going[_line_of(due)] += 1
+        self._going_in_all += 1
 
     def ended(self, rows: Sequence[Due]) -> None:
         """These rows are under way no more."""
         self.under_way.difference_update(due.key for due in rows)
         self._going.subtract(map(_line_of, rows))
+        self._going_in_all -= len(rows)
 
     def unseen(self, queue: str) -> None:
         """A row went out to that queue, and no answer has come in time; `answered` where it comes after all."""
         self._silent[queue] += 1
+        self._silent_in_all += 1
 
     def answered(self, queue: str) -> None:
         """An answer that was overdue has come, or will never come."""
         self._silent[queue] -= 1
+        self._silent_in_all -= 1
 
     def forget(self, key: str) -> None:
         """This row is gone, or its time is no longer known."""
@@ -132,11 +144,15 @@ class Lines:
         for line in sorted(self._waiting):
             rows = self._waiting[line]
             room = 0 if line.queue in probed else self._room_of(line)
-            silent = room <= 0 and not self._going_to(line.queue)
+            silent = (
+                room <= 0
+                and not self._going_to(line.queue)
+                and (self._silent[line.queue] > 0 or not self._going_in_all)
+            )
             for _ in range(min(len(rows) if silent else room, len(rows))):
                 due = rows.pop(next(iter(rows)))
                 if silent:
-                    # No batch of it is left whose end would let them go: each waits for an answer by itself.
+                    # No batch is left whose end would let them go: each waits for an answer by itself.
                     again.append(due._replace(due_in=0.0))
                 elif due.key in self.under_way:
                     again.append(due._replace(due_in=ONCE_MORE))
@@ -153,10 +169,13 @@ class Lines:
         """How many more rows of that line may be under way; where later lanes wait, it leaves some room to them."""
         lines = _lines_of(line.queue)
         unanswered = self._going_to(line.queue) + self._silent[line.queue]
-        room = MOST_OF_ONE_QUEUE - line.lane * KEPT_FOR_EARLIER - unanswered
+        others = self._going_in_all + self._silent_in_all - unanswered
+        most = max(0, MOST_OF_ONE_QUEUE - int(others * LESS_FOR_EACH_OTHER))
+        kept = line.lane * int(most * KEPT_FOR_EARLIER)
+        room = most - kept - unanswered
         if any(each > line and each in self._waiting for each in lines):
             before = sum(self._going[each] for each in lines if each <= line)
-            return min(room, BATCH + line.lane * KEPT_FOR_EARLIER - before)
+            return min(room, (most + 1) // 2 + kept - before)
         return room
 
     def _going_to(self, queue: str) -> int:

@@ -6,6 +6,28 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from typing import Any
+
+
+class WindowAnswer(asyncio.Future[None]):
+    """What a publish in the window comes to.
+
+    A queue may withhold its confirms for hours, and its publishers give up in seconds: the place of whoever does is
+    free at once, for publishes to other queues. A callback on each answer would tell of it too, and be called for every
+    publish that is confirmed: that costs a tenth of it.
+
+    Attributes:
+        given_up: called when nobody waits for it any more.
+    """
+
+    given_up: Callable[[], object] = bool
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Give up: as every future has it."""
+        cancelled = super().cancel(msg)
+        if cancelled:
+            self.given_up()
+        return cancelled
 
 
 class ConfirmWindow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from leveret.core.errors import (
@@ -21,7 +22,7 @@ from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.core.topology import Difference, Topology
 from leveret.ports import ConnectionState, Delivery, QueueState, World
-from leveret.transports.confirm_window import ConfirmWindow
+from leveret.transports.confirm_window import ConfirmWindow, WindowAnswer
 from leveret.transports.memory_broker import MemoryBroker
 from leveret.transports.memory_calls import MemoryCallChannel
 from leveret.transports.memory_connection import Answer, Connection, Consumer, settle
@@ -30,7 +31,7 @@ __all__ = ["MemoryBroker", "MemorySubscription", "MemoryTransport"]
 
 log = logging.getLogger(__name__)
 
-#: Publishes without an answer that a transport lets out at a time.
+#: Publishes that wait for their answer at a time; a transport lets out no more.
 CONFIRM_WINDOW: Final = 1000
 #: AMQP's prefetch is 16 bits wide, and 0 would mean no limit.
 _MOST_PREFETCH: Final = 65535
@@ -326,7 +327,8 @@ class MemoryTransport:
             error = self._not_connected()
             loop.call_soon(settle, refused, error)
             return refused
-        answer: asyncio.Future[None] = connection.loop.create_future()
+        answer = WindowAnswer(loop=connection.loop)
+        answer.given_up = partial(connection.forget, answer)
         self._broker.publish(connection, message, answer)
         return answer
 

@@ -428,7 +428,9 @@ class MemoryBroker:
             refusal = self._take(connection, message)
             if self._confirms_to_lose and refusal is None:
                 self._confirms_to_lose -= 1
-                connection.unanswered.append(answer)
+                # What waited to be read may have been given up meanwhile.
+                if not answer.done():
+                    connection.unanswered.append(answer)
                 return
             connection.answers.append((answer, refusal))
             connection.schedule()

@@ -195,7 +195,8 @@ class Connection:
         user: who is logged in.
         frame_max: no header frame may be longer.
         process: random text of the client's process.
-        answered: told once a turn that answers were given, or that the broker reads again.
+        answered: told once a turn that answers were given, or that the broker reads again; at once where one was given
+            up.
         lost: told with the publishes that were never answered.
         consumer_gone: told when the broker cancelled a consumer.
     """
@@ -226,7 +227,7 @@ class Connection:
         self.temporary: list[str] = []
         #: Publishes with their verdict, told in the loop's next turn.
         self.answers: list[tuple[Answer, PublishError | None]] = []
-        #: Publishes that the broker took, and will never answer.
+        #: Publishes that the broker took and will never answer, and whose answer is waited for.
         self.unanswered: list[Answer] = []
         #: Publishes that a blocked broker has not read.
         self.held: list[tuple[Outgoing, Answer]] = []
@@ -242,8 +243,17 @@ class Connection:
 
     @property
     def outstanding(self) -> int:
-        """Publishes without an answer."""
+        """Publishes whose answer is waited for."""
         return len(self.answers) + len(self.held) + len(self.unanswered)
+
+    def forget(self, answer: Answer) -> None:
+        """Nobody waits for that answer any more."""
+        with self.broker.lock:
+            if answer in self.unanswered:
+                self.unanswered.remove(answer)
+            else:
+                self.answers = [each for each in self.answers if each[0] is not answer]
+        self._answered()
 
     def next_tag(self) -> str:
         """A tag that no other publish bears: text of the process, number of the connection, number of the publish."""

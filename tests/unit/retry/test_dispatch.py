@@ -287,6 +287,34 @@ async def test_a_queue_that_withholds_its_confirms_does_not_keep_other_retries_f
         assert len(runs) == 6
 
 
+@pytest.mark.parametrize("queues", [2, 6])
+async def test_however_many_queues_withhold_their_confirms_retries_leave_room_in_the_window(
+    app, runs, queues
+):
+    async with RunningApp(app) as t:
+        minority = [f"minority {number}" for number in range(queues)]
+        for queue in minority:
+            t.broker.declare_queue(queue)
+
+        def withhold(message, queues) -> None:
+            if queues[0] in minority:
+                t.broker.lose_next_confirm()
+
+        t.broker.on_publish.append(withhold)
+        for queue in minority:
+            await t.store.put([entry(str(number), queue=queue) for number in range(MOST_OF_ONE_QUEUE + 200)])
+        t.runner.retry_service.dispatch.rescan()
+        for _ in range(6):
+            await t.clock.advance(10)
+            assert app._open.parts.transport.sendable
+        # Nor do they take all that retries have; beyond two, what else is due waits for one of them.
+        if queues == 2:
+            await t.store.put([entry(str(number)) for number in range(100)])
+            t.runner.retry_service.dispatch.rescan()
+            await t.clock.advance(10)
+            assert len(runs) == 100
+
+
 async def test_what_trickles_to_a_queue_that_withholds_its_confirms_makes_others_late_for_seconds_only(
     app, runs
 ):

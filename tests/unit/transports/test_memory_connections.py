@@ -148,6 +148,35 @@ async def test_lost_confirms_fill_the_window_until_the_connection_goes(broker, c
     await asyncio.wait_for(transport.ready(), 5)
 
 
+async def test_a_queue_that_withholds_its_confirms_takes_no_place_from_others_once_its_publishers_give_up(
+    broker, connect
+):
+    transport = await connect()
+    broker.lose_next_confirm(CONFIRM_WINDOW)
+    sent = [transport.send(message()) for _ in range(CONFIRM_WINDOW)]
+    ready = asyncio.create_task(transport.ready())
+    await turns()
+    assert ready.done() is False
+    sent[-1].cancel()
+    await asyncio.wait_for(ready, 5)
+    await transport.send(message())
+    sent[0].cancel()
+    broker.drop_connections()
+    ends = await asyncio.gather(*sent[1:-1], return_exceptions=True)
+    assert {type(end) for end in ends} == {PublishTimeout}
+
+
+async def test_what_is_given_up_before_a_blocked_broker_reads_it_takes_no_place_afterwards(broker, connect):
+    transport = await connect()
+    broker.block()
+    for answer in [transport.send(message()) for _ in range(CONFIRM_WINDOW)]:
+        answer.cancel()
+    broker.lose_next_confirm(CONFIRM_WINDOW)
+    broker.unblock()
+    assert transport.sendable is True
+    assert len(broker.messages("q")) == CONFIRM_WINDOW
+
+
 async def test_close_turns_away_those_who_wait_for_room(broker, connect):
     transport = await connect()
     broker.block()

@@ -185,6 +185,20 @@ class Publishing:
                 tasks.create_task(publish())
         await scene.lies(transport, queue, ready=2500)
 
+    async def test_a_publish_that_is_given_up_takes_no_place_in_the_window(self, scene: Scene) -> None:
+        queue = await scene.queue()
+        transport = await scene.connect()
+        sent = [transport.send(message(queue)) for _ in range(1000)]
+        ready = asyncio.create_task(transport.ready())
+        assert transport.sendable is False
+        for answer in sent:
+            answer.cancel()
+        assert transport.sendable is True
+        async with asyncio.timeout(PATIENCE):
+            await ready
+            await transport.send(message(queue))
+        await scene.lies(transport, queue, ready=1001)
+
     async def test_while_blocked_nothing_goes_out_but_acks_do(self, scene: Scene) -> None:
         scene.needs(BLOCK)
         queue = await scene.queue()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from leveret.core.errors import BadPayload, PublishError, PublishRefused, PublishTimeout, Unroutable
 from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
+from leveret.transports.confirm_window import WindowAnswer
 from leveret.transports.rabbitmq import wire
 from leveret.transports.rabbitmq.channel import Channel
 from leveret.transports.rabbitmq.connection import RawConnection
@@ -19,7 +21,7 @@ from leveret.transports.rabbitmq.errors import Gone
 _PLACES: Final = 1024
 
 #: A publish, and the future that waits for its answer.
-Sent = tuple[asyncio.Future[None], Outgoing]
+Sent = tuple[WindowAnswer, Outgoing]
 
 
 class PublishChannel(Channel):
@@ -28,11 +30,12 @@ class PublishChannel(Channel):
     Args:
         connection: to open it on.
         tags: what its tags begin with; no other channel of any process has the same.
-        answered: told after answers came.
+        answered: told after answers came, or were given up.
         ended: told with the reason when it is closed; `sent` then holds what was never answered.
 
     Attributes:
-        sent: by number, what awaits its answer, in the order it was sent.
+        sent: by number, what awaits its answer, in the order it was sent. What nobody waits for any more is no part of
+            it: a confirm or a return of it that comes after all is passed over.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class PublishChannel(Channel):
         #: By number, what was returned, with the broker's code and words; its ack follows.
         self._returned: dict[int, str] = {}
 
-    def send(self, message: Outgoing, answer: asyncio.Future[None]) -> None:
+    def send(self, message: Outgoing, answer: WindowAnswer) -> None:
         """Publish in this turn of the loop; *answer* gets what comes of it."""
         number = self._number + 1
         try:
@@ -64,12 +67,18 @@ class PublishChannel(Channel):
             return
         self._number = number
         self.sent[number] = (answer, message)
+        answer.given_up = partial(self._forget, number)
         self.connection.write_soon(frames)
+
+    def _forget(self, number: int) -> None:
+        if self.sent.pop(number, None) is not None:
+            self._returned.pop(number, None)
+            self._answered()
 
     def returned(self, code: int, words: str, properties: bytes) -> None:
         tag = wire.tag_of(Properties(properties)) or ""
-        if tag.startswith(self._tags):
-            self._returned[int(tag[len(self._tags) :], 16)] = f"{code} {words}"
+        if tag.startswith(self._tags) and (number := int(tag[len(self._tags) :], 16)) in self.sent:
+            self._returned[number] = f"{code} {words}"
 
     def confirmed(self, number: int, *, multiple: bool, refused: bool) -> None:
         if not multiple:
@@ -122,7 +131,7 @@ class Publisher:
     Args:
         process: random text of this process, for tags.
         display: the broker's address, as it may be shown.
-        answered: told after answers came, or room was made.
+        answered: told after answers came or were given up, or room was made.
         poisoned: told of publishes that stood on a channel or connection which the broker closed over one of them.
     """
 
@@ -143,7 +152,7 @@ class Publisher:
 
     @property
     def outstanding(self) -> int | None:
-        """Publishes on the channel without an answer; None where there is no channel."""
+        """Publishes on the channel whose answer is waited for; None where there is no channel."""
         channel = self._channel
         return None if channel is None else len(channel.sent)
 
@@ -180,7 +189,7 @@ class Publisher:
             ended=ended,
         )
 
-    def send(self, message: Outgoing, answer: asyncio.Future[None]) -> bool:
+    def send(self, message: Outgoing, answer: WindowAnswer) -> bool:
         """Publish; False, and nothing was sent, where there is no channel."""
         if self._channel is None:
             return False

@@ -8,6 +8,7 @@ from typing import Final
 
 from leveret.core.errors import BrokerError, ConfigError, PublishError, PublishRefused
 from leveret.core.message import Outgoing
+from leveret.transports.confirm_window import WindowAnswer
 from leveret.transports.rabbitmq.connection import RawConnection
 from leveret.transports.rabbitmq.errors import Gone
 from leveret.transports.rabbitmq.publisher import PublishChannel, Sent, address, settle, unknown
@@ -46,7 +47,7 @@ class Quarantine:
         self._dangerous = False
         self._own: RawConnection | None = None
         self._channel: PublishChannel | None = None
-        self._unanswered: asyncio.Future[None] | None = None
+        self._unanswered: WindowAnswer | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -88,7 +89,7 @@ class Quarantine:
         """Repeat one; afterwards it is answered, or to be repeated on a connection of its own."""
         try:
             channel = await self._ready()
-            self._unanswered = asyncio.get_running_loop().create_future()
+            self._unanswered = WindowAnswer(loop=asyncio.get_running_loop())
             channel.send(message, self._unanswered)
             await self._unanswered
         except PublishError as error:

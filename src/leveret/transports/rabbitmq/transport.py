@@ -20,7 +20,7 @@ from leveret.core.properties import Properties, check_short
 from leveret.core.topology import Difference, Topology
 from leveret.core.urls import BrokerUrl
 from leveret.ports import ConnectionState, Delivery, QueueState, World
-from leveret.transports.confirm_window import ConfirmWindow
+from leveret.transports.confirm_window import ConfirmWindow, WindowAnswer
 from leveret.transports.rabbitmq.address import connect_to
 from leveret.transports.rabbitmq.calls import CallLine, RabbitCallChannel
 from leveret.transports.rabbitmq.connection import RawConnection
@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 log = logging.getLogger("leveret.transports.rabbitmq")
 
-#: Publishes without an answer that a transport lets out at a time.
+#: Publishes that wait for their answer at a time; a transport lets out no more.
 CONFIRM_WINDOW: Final = 1000
 #: AMQP's prefetch is 16 bits wide, and 0 would mean no limit, or 2000 on a quorum queue.
 _MOST_PREFETCH: Final = 65535
@@ -312,7 +312,7 @@ class RabbitTransport:
         await self._window.enter()
 
     def send(self, message: Outgoing) -> asyncio.Future[None]:
-        answer: asyncio.Future[None] = asyncio.Future(loop=self._loop)
+        answer = WindowAnswer(loop=self._loop)
         if self._closed or self._publishing.connection is None or not self._publisher.send(message, answer):
             # In the loop's next turn, so that whoever sends again and again leaves room for the reconnect.
             answer.get_loop().call_soon(settle, answer, self._not_connected())

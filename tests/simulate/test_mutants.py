@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,6 +83,20 @@ def forget_how_often_a_message_was_started(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(road.envelope, "restarted", forgetfully)
 
 
+def put_back_what_came_again_many_times(patch: pytest.MonkeyPatch) -> None:
+    whole = road.Road._publish_counted
+
+    async def often(self: road.Road, delivery: Any, message: Any) -> None:
+        unsettled = SimpleNamespace(
+            body=delivery.body, properties=delivery.properties, stale=False, ack=lambda: True
+        )
+        for _ in range(4):
+            await whole(self, unsettled, message)  # type: ignore[arg-type]
+        await whole(self, delivery, message)
+
+    patch.setattr(road.Road, "_publish_counted", often)
+
+
 def publish_a_little_early(patch: pytest.MonkeyPatch) -> None:
     whole = MemoryStore.put
 
@@ -111,6 +126,7 @@ MUTANTS: tuple[tuple[Break, set[str]], ...] = (
     (remove_before_the_republish_is_confirmed, {"accounted for", "conservation"}),
     (publish_without_looking_at_the_lease, {"old term"}),
     (forget_how_often_a_message_was_started, {"copies", "backlog"}),
+    (put_back_what_came_again_many_times, {"copies"}),
     (publish_a_little_early, {"never early"}),
     (give_a_retry_to_everybody, {"only the failing worker", "attempts", "copies"}),
 )

@@ -134,7 +134,7 @@ def _not_excused(account: Account, extras: list[_Extra]) -> list[_Extra]:
 
 
 def _in_hand(blow: Blow, held: list[_Held]) -> int:
-    """How many copies a blow may have left."""
+    """How many copies a blow may have left: as many as were in hand at one moment of it, not one after the other."""
     hit = [
         each
         for each in held
@@ -142,7 +142,12 @@ def _in_hand(blow: Blow, held: list[_Held]) -> int:
         and each.end >= blow.first
         and (blow.whom is None or each.hold.process is blow.whom)
     ]
-    return max(1, sum(each.own for each in hit)) if hit else 0
+    if not hit:
+        return 0
+    own = [each for each in hit if each.own]
+    moments = {max(each.begin, blow.first) for each in own}
+    at_once = (sum(each.begin <= moment <= each.end for each in own) for moment in moments)
+    return max(at_once, default=1)
 
 
 class _Held:

@@ -150,6 +150,19 @@ def test_of_two_copies_in_hand_each_may_be_there_once_more():
     assert rules([*sent_twice, *both, *again, *run(7)]) == ["copies"]
 
 
+def test_copies_that_were_in_hand_one_after_the_other_are_no_copies_in_hand_at_once():
+    # One cut, and a message that is done and acked again and again right after it.
+    cut = [*published(), *run(1), *struck(1.5, "broker", healed=6.0)]
+    assert rules([*cut, *run(3, "second", flagged=True)]) == []
+    assert rules([*cut, *run(3, "second", flagged=True), *run(5, "second")]) == ["copies"]
+
+
+def test_a_copy_that_is_given_back_and_taken_again_all_through_a_fault_is_one():
+    slow = [*published(), *struck(0.4, "store", healed=9.0)]
+    assert rules([*slow, *(event for at in (1, 3) for event in run(at))]) == []
+    assert rules([*slow, *(event for at in (1, 3, 5) for event in run(at))]) == ["copies"]
+
+
 def test_what_had_come_back_to_the_broker_before_a_blow_was_not_in_hand_then():
     # The first delivery was never settled: its process lost its connection. The second one settled it.
     cut = [*published(), *run(1, settled=False), *struck(1.5, "first"), *run(3, "second", flagged=True)]

@@ -308,7 +308,7 @@ class Histories:
 
     def _see_blows(self) -> None:
         for struck in sorted(self._struck, key=lambda struck: struck.at):
-            whom = self.processes.get(struck.target)
+            whom = self._process(struck.target) if struck.process else self.processes.get(struck.target)
             if whom is not None:
                 whom.struck = max(struck.at, whom.struck)
             healed = self._healed.get(struck.fault, inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from leveret.proof.record import Healed, Struck
-from leveret.simulate.process import Machine
+from leveret.simulate.process import Machine, Process
 
 #: Who writes down what the simulator itself does and finds.
 BY: Final = "simulator"
@@ -17,7 +17,7 @@ class Blow:
     Args:
         name: of this blow, never used again.
         kind: what it is.
-        target: a process in its life, `broker` or `store`.
+        target: a process, in the life that it is in; or `broker` or `store`, which may strike everybody.
         copies: whether it may leave one more copy of what was in hand.
         clock: seconds by which it moves the target's wall clock.
     """
@@ -27,7 +27,7 @@ class Blow:
         machine: Machine,
         name: str,
         kind: str,
-        target: str,
+        target: Process | str,
         *,
         copies: bool = True,
         clock: float = 0.0,
@@ -37,8 +37,9 @@ class Blow:
         self._name: Final = name
         machine.events.append(
             Struck(
-                at=machine.loop.time(), by=BY, fault=name, kind=kind, target=target, copies=copies, clock=clock,
-                note=note,
+                at=machine.loop.time(), by=BY, fault=name, kind=kind,
+                target=target if isinstance(target, str) else target.by, process=not isinstance(target, str),
+                copies=copies, clock=clock, note=note,
             )
         )  # fmt: skip
 

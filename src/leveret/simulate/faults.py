@@ -166,7 +166,7 @@ async def _killed(run: Run, chance: random.Random, name: str) -> None:
 
 
 async def _kill(run: Run, chance: random.Random, name: str, victim: Process, why: str) -> None:
-    blow = Blow(run.machine, name, "kill", victim.by, note=why)
+    blow = Blow(run.machine, name, "kill", victim, note=why)
     victim.kill()
     await run.back(victim, chance.uniform(*GONE))
     blow.heal()
@@ -214,7 +214,7 @@ def _stopped_at(point: str) -> Fault:
 async def _stop(run: Run, seconds: float, name: str, victim: Process) -> None:
     if victim.body.stopped:
         return
-    blow = Blow(run.machine, name, "stopped", victim.by, note=f"for {seconds:.1f} s")
+    blow = Blow(run.machine, name, "stopped", victim, note=f"for {seconds:.1f} s")
     body = victim.body
     body.stopped = True
     await run.sleep(seconds)
@@ -229,7 +229,7 @@ async def _clock_jumped(run: Run, chance: random.Random, name: str) -> None:
         return
     victim, seconds = chance.choice(victims), chance.choice((-3600.0, -300.0, -5.0, 5.0, 300.0, 3600.0))
     blow = Blow(
-        run.machine, name, "clock jumped", victim.by, copies=False, clock=seconds, note=f"by {seconds:+g} s"
+        run.machine, name, "clock jumped", victim, copies=False, clock=seconds, note=f"by {seconds:+g} s"
     )
     victim.clock.jump(seconds)
     await run.sleep(0.1)
@@ -241,11 +241,11 @@ async def _rolling_restart(run: Run, chance: random.Random, name: str) -> None:
         task = process.task
         if not process.alive or process.body.stopped or task is None or task.done():
             continue
-        blow = Blow(run.machine, f"{name}.{number}", "restart", process.by, copies=False)
+        blow = Blow(run.machine, f"{name}.{number}", "restart", process, copies=False)
         process.stopping.set()
         if not await run.until(task.done, GRACE - 0.1):
             # What its handlers are at is cut off, and goes back to the broker.
-            late = Blow(run.machine, f"{name}.{number}g", "grace over", process.by)
+            late = Blow(run.machine, f"{name}.{number}g", "grace over", process)
             await run.until(task.done, 20.0)
             late.heal()
         if process.alive and not task.done():

@@ -193,7 +193,7 @@ class Run:
     def _died(self, process: Process) -> None:
         """A process has died of what it handled; it is started again."""
         self._deaths += 1
-        blow = Blow(self.machine, f"died {process.by}", "kill", process.by, note="of a deadly message")
+        blow = Blow(self.machine, f"died {process.by}", "kill", process, note="of a deadly message")
 
         async def again() -> None:
             await self.back(process, 0.3)

@@ -36,13 +36,14 @@ async def strike(scene: Scene, planned: Planned) -> None:
 
 @contextlib.asynccontextmanager
 async def _struck(scene: Scene, planned: Planned, *, target: str | None = None) -> AsyncIterator[None]:
-    """Within the block it lasts."""
+    """Within the block it lasts; *target* is the process that it hits, in this life."""
     record = scene.record
     record.write(
         Struck(
             at=record.now(), by=record.by, fault=planned.name, kind=planned.kind.name,
-            target=planned.target if target is None else target, copies=planned.kind.copies,
-            clock=planned.how.get("by", 0.0), note=", ".join(f"{name} {value}" for name, value in planned.how.items()),
+            target=planned.target if target is None else target, process=target is not None,
+            copies=planned.kind.copies, clock=planned.how.get("by", 0.0),
+            note=", ".join(f"{name} {value}" for name, value in planned.how.items()),
         )
     )  # fmt: skip
     try:
@@ -187,7 +188,9 @@ async def _restarted(scene: Scene, planned: Planned, member: Member) -> None:
     done, _ = await asyncio.wait([back], timeout=GRACE - 1)
     if not done:
         record, fault = scene.record, f"{planned.name} {by}"
-        record.write(Struck(at=record.now(), by=record.by, fault=fault, kind="grace over", target=by))
+        record.write(
+            Struck(at=record.now(), by=record.by, fault=fault, kind="grace over", target=by, process=True)
+        )
         await back
         record.write(Healed(at=record.now(), by=record.by, fault=fault))
 

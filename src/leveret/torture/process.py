@@ -176,7 +176,8 @@ class ShopProcess:
         record = self.record
         record.write(
             Struck(
-                at=record.now(), by=record.by, fault=f"deadly {record.by}", kind="deadly message", target=record.by
+                at=record.now(), by=record.by, fault=f"deadly {record.by}", kind="deadly message", target=record.by,
+                process=True,
             )
         )  # fmt: skip
         os.kill(os.getpid(), signal.SIGKILL)
@@ -190,8 +191,10 @@ class ShopProcess:
             return
         record = self.record
         record.write(
-            Struck(at=record.now(), by=record.by, fault=fault, kind=f"kill at {point}", target=record.by)
-        )
+            Struck(
+                at=record.now(), by=record.by, fault=fault, kind=f"kill at {point}", target=record.by, process=True
+            )
+        )  # fmt: skip
         os.kill(os.getpid(), signal.SIGKILL)
 
     async def obey(self, command: child.Command) -> Mapping[str, Any]:

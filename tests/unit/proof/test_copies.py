@@ -111,6 +111,13 @@ def test_the_kill_of_another_process_excuses_none():
     assert rules([*published(), *bystander, *run(1), *struck(1.85, "bystander"), *run(3)]) == ["copies"]
 
 
+def test_a_process_that_was_struck_before_it_wrote_anything_is_one_all_the_same():
+    twice = [*published(), *run(1), *run(3, "second")]
+    for process, found in ((True, ["copies"]), (False, [])):
+        blow = Struck(at=1.5, by="hand", fault="1", kind="kill", target="silent", process=process)
+        assert rules([*twice, blow, Healed(at=1.6, by="hand", fault="1")]) == found
+
+
 def test_a_kill_before_it_was_taken_or_long_after_it_was_settled_excuses_none():
     for at in (0.5, 2.6):
         assert rules([*published(), *run(1), *struck(at, "first"), *run(3, "second")]) == ["copies"], at

@@ -52,6 +52,13 @@ def test_each_hand_over_is_struck_and_loses_nothing(point: str, what: str):
     assert result.passed, (result.verdict.faults, result.complaints)
 
 
+def test_a_blow_says_whether_it_hit_a_process():
+    processes = {"killed", "stopped", "clock jumped", "rolling restart"}
+    for name in (*processes, "cut", "store down"):
+        struck = [event for event in struck_by(name, "1").events if isinstance(event, Struck)]
+        assert {event.process for event in struck} == {name in processes}, name
+
+
 def test_names_are_all_none_or_a_list():
     assert names_of("all") == tuple(FAULTS)
     assert names_of("none") == ()

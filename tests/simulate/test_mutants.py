@@ -12,6 +12,7 @@ import pytest
 
 from leveret.core.errors import LeaseLost
 from leveret.core.message import Outgoing
+from leveret.core.outcome import WorkerDied
 from leveret.core.retry_entry import RetryEntry
 from leveret.pipeline import delivery as road
 from leveret.pipeline.batches import BatchConsumer
@@ -83,6 +84,10 @@ def forget_how_often_a_message_was_started(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(road.envelope, "restarted", forgetfully)
 
 
+def bury_after_one_start(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(road.Road, "_died", lambda _self, starts: WorkerDied(starts))
+
+
 def put_back_what_came_again_many_times(patch: pytest.MonkeyPatch) -> None:
     whole = road.Road._publish_counted
 
@@ -126,6 +131,7 @@ MUTANTS: tuple[tuple[Break, set[str]], ...] = (
     (remove_before_the_republish_is_confirmed, {"accounted for", "conservation"}),
     (publish_without_looking_at_the_lease, {"old term"}),
     (forget_how_often_a_message_was_started, {"copies", "backlog"}),
+    (bury_after_one_start, {"attempts"}),
     (put_back_what_came_again_many_times, {"copies"}),
     (publish_a_little_early, {"never early"}),
     (give_a_retry_to_everybody, {"only the failing worker", "attempts", "copies"}),

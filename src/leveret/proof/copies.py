@@ -135,19 +135,33 @@ def _not_excused(account: Account, extras: list[_Extra]) -> list[_Extra]:
 
 def _in_hand(blow: Blow, held: list[_Held]) -> int:
     """How many copies a blow may have left: as many as were in hand at one moment of it, not one after the other."""
-    hit = [
-        each
-        for each in held
-        if each.begin <= blow.last
-        and each.end >= blow.first
-        and (blow.whom is None or each.hold.process is blow.whom)
-    ]
+    hit = [each for each in held if blow.hits(each.hold.process, each.begin, each.end)]
     if not hit:
         return 0
     own = [each for each in hit if each.own]
     moments = {max(each.begin, blow.first) for each in own}
     at_once = (sum(each.begin <= moment <= each.end for each in own) for moment in moments)
     return max(at_once, default=1)
+
+
+def taken_back(account: Account) -> int:
+    """How often a blow ended a delivery of it to its worker, which was not acked by then.
+
+    What the broker had sent right before a blow may not have been read any more: it shows in that it is flagged when it
+    comes again, and no delivery that anybody saw is missing its ack.
+    """
+    blows, own = account.record.blows, (account.worker,)
+    taken = [
+        hold for hold in account.case.holds if hold.taken and _workers_of(hold.place, account.terms) == own
+    ]
+    kept = [_Held(hold, own=True) for hold in taken if not hold.acked]
+    seen = sum(any(blow.hits(each.hold.process, each.begin, each.end) for blow in blows) for each in kept)
+    flagged = [hold.begin for hold in taken if hold.flagged]
+    if len(flagged) <= len(kept):
+        return seen
+    first = account.births[0].at if account.births else taken[0].begin
+    between = sum(blow.last >= first and blow.struck.at <= max(flagged) for blow in blows)
+    return seen + min(len(flagged) - len(kept), between)
 
 
 class _Held:

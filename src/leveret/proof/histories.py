@@ -45,6 +45,8 @@ class Terms:
     Attributes:
         takers: the workers that take a type.
         max_attempts: runs that a message may have, the first included.
+        max_deliveries: starts after which what ends its process may be dead.
+        unread: whether a message may die without a run, since no handler can read it.
         margin: seconds around a blow in which what was settled or confirmed may not have reached a disk or a socket.
         late_after: seconds after which what was due is called late.
         recovery: seconds after a fault has healed that still count as within it.
@@ -52,6 +54,8 @@ class Terms:
 
     takers: Mapping[str, tuple[str, ...]]
     max_attempts: int
+    max_deliveries: int
+    unread: bool
     margin: float
     late_after: float
     recovery: float
@@ -80,7 +84,7 @@ class Run:
 class Hold:
     """A copy of a message in a process's hands: taken and not settled yet, or sent and not answered yet."""
 
-    __slots__ = ("begin", "case", "end", "flagged", "place", "process", "stored", "taken")
+    __slots__ = ("acked", "begin", "case", "end", "flagged", "place", "process", "stored", "taken")
 
     def __init__(
         self,
@@ -96,6 +100,7 @@ class Hold:
         self.begin: Final = begin
         #: Infinite where it was never settled or answered.
         self.end = inf
+        self.acked = False
         self.process: Final = process
         #: The queue; of what was sent through an exchange: "exchange/routing key".
         self.place: Final = place
@@ -178,6 +183,10 @@ class Blow:
         self.first: Final = struck.at - margin
         self.last: Final = healed + margin
 
+    def hits(self, process: Process, begin: float, end: float) -> bool:
+        """Whether it struck what that process had in hand between two moments."""
+        return begin <= self.last and end >= self.first and (self.whom is None or self.whom is process)
+
 
 class Histories:
     """A whole record, put together.
@@ -244,6 +253,7 @@ class Histories:
                     self.stray_settlings.append((event, held))
                 else:
                     held.end = at
+                    held.acked = event.how == "ack"
             elif isinstance(event, Sent):
                 case = None if event.subject is None else self.case(event.subject)
                 place = f"{event.exchange}/{event.routing_key}" if event.exchange else event.routing_key

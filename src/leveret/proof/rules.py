@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from leveret.proof.accounts import Account, sent
-from leveret.proof.copies import no_copies_beyond_the_promise
+from leveret.proof.copies import no_copies_beyond_the_promise, taken_back
 from leveret.proof.histories import Run
 from leveret.proof.record import AnyEvent, Asked, Found
 from leveret.proof.verdict import Fault
@@ -100,16 +100,37 @@ def attempts_bounded_and_in_order(account: Account) -> Iterator[Fault]:
             failures = (event for failed in before for event in failed.events)
             yield _fault("attempts", account, told, (*failures, *run.events))
             return
-    letters = [each for each in account.found if each.place == "dead" and not _needs_no_failure(each)]
-    ended = [run for run in account.runs if run.ended is not None]
-    if letters and ended and len(ended) == len(account.runs) and not any(map(account.dies, ended)):
-        told = f"{account.subject} is dead ({letters[0].reason}), though {account.worker} had tries left"
-        yield _fault("attempts", account, told, (*ended[-1].events, *letters))
 
 
-def _needs_no_failure(letter: Found) -> bool:
-    """Whether a message dies so with tries left: it is too old, or this copy never reached its worker."""
-    return "max_age" in letter.reason or letter.reason.startswith("unroutable result")
+def dead_for_a_reason(account: Account) -> Iterator[Fault]:
+    """A message dies where its last try failed, or for a reason that the record shows."""
+    for letter in account.found:
+        if letter.place == "dead" and (though := _had_no_reason(account, letter)) is not None:
+            told = f"{account.subject} is dead ({letter.reason}), though {though}"
+            runs = (event for run in account.runs for event in run.events)
+            yield _fault("attempts", account, told, (*runs, letter))
+            return
+
+
+def _had_no_reason(account: Account, letter: Found) -> str | None:
+    """What speaks against it that a message died so; None: nothing."""
+    terms = account.terms
+    if letter.reason.startswith("worker died"):
+        # A record that does not say what was in hand is given the benefit of the doubt.
+        if not account.record.shows_hands or (ended := taken_back(account)) >= terms.max_deliveries:
+            return None
+        return (
+            f"a blow ended its being in hand {_times(ended)}, "
+            f"of {terms.max_deliveries} that it takes at {account.worker}"
+        )
+    # A result that no queue took never reached its worker.
+    if any(map(account.dies, account.runs)) or letter.reason.startswith("unroutable result"):
+        return None
+    if not account.runs:
+        return None if terms.unread else f"{account.worker} never began on it"
+    if "max_age" in letter.reason and any(run.failed for run in account.runs):
+        return None
+    return f"{account.worker} had tries left"
 
 
 def _next_attempts(account: Account, failed: Run, run: Run) -> tuple[int, ...]:
@@ -198,6 +219,7 @@ ACCOUNT_RULES: Final[tuple[Rule, ...]] = (
     nothing_invented,
     only_the_failing_worker_sees_a_retry,
     attempts_bounded_and_in_order,
+    dead_for_a_reason,
     never_early,
     always_the_same_message,
     no_copies_beyond_the_promise,

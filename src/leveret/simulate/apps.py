@@ -109,7 +109,8 @@ def scene_of(make_app: Callable[[], Leveret]) -> Scene:
     example = make_app()
     workers: dict[str, WorkerSpec] = dict(example._workers)
     namespace = example.namespace or "test"
-    attempts = {plan.spec.name: plan.policy.max_attempts for plan in example._planned().workers}
+    planned = example._planned().workers
+    attempts = {plan.spec.name: plan.policy.max_attempts for plan in planned}
 
     def app(process: Process, works: bool, _queue_type: QueueType | None) -> Leveret:
         if not works:
@@ -126,6 +127,8 @@ def scene_of(make_app: Callable[[], Leveret]) -> Scene:
             name for name, spec in workers.items() if any(topic_matches(key, type) for key in spec.types)
         ),
         max_attempts=attempts,
+        max_deliveries=min((plan.spec.max_deliveries for plan in planned), default=1),
+        unread=True,
         subject=lambda _, properties: properties.message_id,
         app=app,
     )

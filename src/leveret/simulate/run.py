@@ -336,6 +336,8 @@ def simulate(plan: Plan, scene: Scene = SHOP) -> Result:
             events,
             takers={type: scene.takers(type) for type in sorted(types)},
             max_attempts=max(scene.max_attempts.values()),
+            max_deliveries=scene.max_deliveries,
+            unread=scene.unread,
             margin=MARGIN,
         )
     return Result(plan=plan, verdict=verdict, events=events, complaints=complaints)

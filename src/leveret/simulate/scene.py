@@ -56,6 +56,8 @@ class Scene:
         channel: asked by callers; None: nobody calls.
         takers: the workers that take a type, asked once for each type that was seen.
         max_attempts: runs that a message may have, by worker.
+        max_deliveries: starts after which what ends its process is dead, the fewest of any worker.
+        unread: whether there may be messages that their worker's handler cannot read.
         subject: what the record calls a message, by its original body and its properties; None: it is not followed.
         app: the app in a process, with its workers or without, not open.
     """
@@ -64,6 +66,8 @@ class Scene:
     channel: str | None
     takers: Callable[[str], tuple[str, ...]]
     max_attempts: Mapping[str, int]
+    max_deliveries: int
+    unread: bool
     subject: Subject
     app: Callable[[Process, bool, QueueType | None], Leveret]
 
@@ -89,6 +93,8 @@ SHOP = Scene(
     channel=shop.CHANNEL,
     takers=lambda type: shop.TAKERS.get(type, ()),
     max_attempts={worker: shop.MAX_ATTEMPTS for workers in shop.TAKERS.values() for worker in workers},
+    max_deliveries=shop.MAX_DELIVERIES,
+    unread=False,
     subject=lambda body, _: shop.subject_of(body),
     app=_shop_app,
 )

@@ -218,7 +218,9 @@ async def perform(setting: Setting, *, say: Callable[[str], object], asked_to_st
         return record.read(path)
 
     say("judging")
-    verdict = judge(events(), takers=TAKERS, max_attempts=shop.MAX_ATTEMPTS)
+    verdict = judge(
+        events(), takers=TAKERS, max_attempts=shop.MAX_ATTEMPTS, max_deliveries=shop.MAX_DELIVERIES
+    )
     troubles = list(scene.troubles)
     lives: list[flatness.Life] = []
     if setting.soak:

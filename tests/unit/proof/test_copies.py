@@ -231,6 +231,44 @@ def test_a_death_leaves_one_letter_and_one_more_for_a_blow_while_it_was_handed_o
     assert rules([*death, *letter(), *letter(), *struck(1.85, "first")]) == []
 
 
+def started(times: int, *, blows: int, by: str = "first", unseen: bool = False) -> Events:
+    """A message that comes again so often, and is buried the last time; *unseen*: nobody read its first delivery."""
+    events = published()
+    for number in range(times):
+        at = 2 * number + 1.0
+        events += run(at, by, outcome=None, settled=False, flagged=unseen or number > 0)
+        events += struck(at + 0.5, by if number < blows else "bystander", copies=False)
+    at = 2 * times + 1.0
+    return [
+        *events,
+        Taken(at=at, by="second", delivery="last", queue="shop.charge", subject="o1", redelivered=True),
+        Settled(at=at + 0.1, by="second", delivery="last", how="ack"),
+        Taken(at=0.0, by="bystander", delivery="another", queue="shop.charge", subject="o2"),
+        *letter("worker died: started 5 times"),
+    ]
+
+
+def test_what_ends_its_process_is_dead_once_so_many_blows_struck_while_it_was_in_hand():
+    assert "attempts" not in rules(started(5, blows=5))
+    for few in (started(1, blows=1), started(4, blows=4), started(5, blows=4), started(5, blows=0)):
+        assert "attempts" in rules(few)
+
+
+def test_that_it_comes_again_shows_a_start_that_its_process_was_struck_before_it_saw():
+    before = struck(0.5, "silent")
+    assert "attempts" not in rules([*started(4, blows=4, unseen=True), *before])
+    assert "attempts" in rules([*started(4, blows=4), *before])
+    assert "attempts" in rules([*started(3, blows=3, unseen=True), *before])
+
+
+def test_a_letter_without_a_run_has_died_of_nothing():
+    verdict = judged([*published(), *letter("whatever")])
+    (fault,) = verdict.faults
+    assert (fault.rule, fault.told) == ("attempts", "o1 is dead (whatever), though charge never began on it")
+    takers = {"order.placed": ("charge",)}
+    assert judge([*published(), *letter("no JSON")], takers=takers, max_attempts=3, unread=True).passed
+
+
 def test_a_letter_that_was_replayed_runs_once_for_each_replay():
     death = [*published(), *run(1, outcome="hard")]
     history = [Found(at=99.0, by="survey", worker="charge", subject="o1", place="dead", replayed=True)]

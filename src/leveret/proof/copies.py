@@ -78,13 +78,14 @@ def _extra_letters(account: Account) -> Iterator[_Extra]:
     if len(letters) < 2:
         return
     deaths = [run for run in account.runs if account.dies(run)]
-    # A result that no queue took was a dead letter before anybody ran it, and came by its replay.
-    unrun = any(
+    # A result that no queue took, and what no handler can read, are dead letters before anybody runs them, and again
+    # after a replay of them.
+    unrun = sum(
         each.worker == account.worker and all(each.at < run.began.at for run in account.runs)
         for each in account.case.replayed
     )
-    # What kills its process, and what no handler can read, dies without a run that says so.
-    for number in range(max(1, len(deaths) + unrun) + 1, len(letters) + 1):
+    # What kills its process dies without a run that says so.
+    for number in range(max(1, len(deaths) + unrun + (not account.runs)) + 1, len(letters) + 1):
         yield _Extra(
             since=deaths[0].began.at if deaths else account.births[0].at,
             until=inf,

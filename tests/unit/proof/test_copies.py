@@ -278,6 +278,15 @@ def test_a_letter_that_was_replayed_runs_once_for_each_replay():
     assert rules([*once, *run(6, step=1, attempt=1, replayed=1)]) == ["copies"]
 
 
+def test_what_no_handler_can_read_is_dead_once_more_for_each_replay():
+    replay: Events = [Replayed(at=3.0, by="hand", worker="charge", subject="o1", letter="l1")]
+    takers = {"order.placed": ("charge",)}
+    unread = [*published(), *replay, *letter("no JSON"), *letter("no JSON")]
+    assert judge(unread, takers=takers, max_attempts=3, unread=True).passed
+    verdict = judge([*unread, *letter("no JSON")], takers=takers, max_attempts=3, unread=True)
+    assert [fault.rule for fault in verdict.faults] == ["copies"]
+
+
 def test_where_nobody_wrote_down_what_was_in_hand_a_blow_between_two_runs_excuses_one():
     def handlers_alone(events: Events) -> Events:
         return [event for event in events if not isinstance(event, Taken | Settled | Sent | Confirmed)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from leveret.proof.accounts import sent
 from leveret.proof.histories import Call, Histories
-from leveret.proof.record import AnyEvent, Called, CallOutcome, LeaseTaken, Sent
+from leveret.proof.record import AnyEvent, Asked, Called, CallOutcome, LeaseTaken, Sent
 from leveret.proof.verdict import Fault
 
 #: Seconds that a request may be on its way, or a caller may take to notice that its time is up.
@@ -35,27 +36,56 @@ def runs_end_once(record: Histories) -> Iterator[Fault]:
 
 def nothing_published_from_an_old_term(record: Histories) -> Iterator[Fault]:
     """No due message is handed to the socket by a process whose lease another one has taken since."""
-    for term, sent in record.termed:
-        process = record.processes[sent.by]
+    for term, due in record.termed:
+        process = record.processes[due.by]
         leases = process.leases.get(term)
         if leases is None:
-            told = f"{sent.by} published {sent.subject} in term {term}, which it was never told to have"
-            yield Fault(rule="old term", told=told, at=sent.at, subject=sent.subject, events=(sent,))
+            told = f"{due.by} published {due.subject} in term {term}, which it was never told to have"
+            yield Fault(rule="old term", told=told, at=due.at, subject=due.subject, events=(due,))
             continue
-        newer = [_newer(record.leases[lease], term, sent) for lease in sorted(leases)]
+        newer = [_newer(record.leases[lease], term, due) for lease in sorted(leases)]
         # Where it holds two leases in terms of one number, either may be meant.
         if all(newer) and newer[0] is not None:
             told = (
-                f"{sent.by} published {sent.subject} in term {term}, "
-                f"{sent.at - newer[0].at:.3f} s after {newer[0].by} had taken {newer[0].lease} in term {newer[0].term}"
+                f"{due.by} published {due.subject} in term {term}, "
+                f"{due.at - newer[0].at:.3f} s after {newer[0].by} had taken {newer[0].lease} in term {newer[0].term}"
             )
-            yield Fault(rule="old term", told=told, at=sent.at, subject=sent.subject, events=(newer[0], sent))
+            yield Fault(rule="old term", told=told, at=due.at, subject=due.subject, events=(newer[0], due))
 
 
-def _newer(taken: list[LeaseTaken], term: int, sent: Sent) -> LeaseTaken | None:
+def _newer(taken: list[LeaseTaken], term: int, due: Sent) -> LeaseTaken | None:
     """When another process first took the lease in a higher term, if that was before that publish."""
-    newer = [each for each in taken if each.term > term and each.at < sent.at and each.by != sent.by]
+    newer = [each for each in taken if each.term > term and each.at < due.at and each.by != due.by]
     return min(newer, key=lambda each: each.at, default=None)
+
+
+def each_publish_ends(record: Histories) -> Iterator[Fault]:
+    """Whoever publishes is told what became of it, at the latest when its time is over."""
+    for case in record.cases.values():
+        if len(case.asked) <= len(case.answers):
+            continue
+        for asked, answered in sent(case):
+            if answered is None and _lived_on(record, asked):
+                told = (
+                    f"the publish of {asked.subject} by {asked.by} has not ended, "
+                    f"{record.terms.publish_timeout:g} s after which it should"
+                )
+                yield Fault(
+                    rule="publishes",
+                    told=told,
+                    at=asked.at,
+                    subject=asked.subject,
+                    events=(asked, *case.answers),
+                )
+
+
+def _lived_on(record: Histories, asked: Asked) -> bool:
+    """Whether the publisher's process lived on beyond the publish's time; a fault may have held it up meanwhile."""
+    process = record.processes[asked.by]
+    # Who was not struck since is there until the end.
+    until = process.last if process.struck >= asked.at else record.last
+    held_up = _struck(record, asked.at, until)
+    return until > asked.at + record.terms.publish_timeout + TRANSIT + held_up
 
 
 def each_call_ends_once(record: Histories) -> Iterator[Fault]:
@@ -144,6 +174,7 @@ RECORD_RULES: Final = (
     settled_once,
     runs_end_once,
     nothing_published_from_an_old_term,
+    each_publish_ends,
     each_call_ends_once,
     nothing_starts_that_was_given_up,
     nothing_is_left,

@@ -47,6 +47,7 @@ class Terms:
         max_attempts: runs that a message may have, the first included.
         max_deliveries: starts after which what ends its process may be dead.
         unread: whether a message may die without a run, since no handler can read it.
+        publish_timeout: seconds after which a publish without an answer is unknown.
         margin: seconds around a blow in which what was settled or confirmed may not have reached a disk or a socket.
         late_after: seconds after which what was due is called late.
         recovery: seconds after a fault has healed that still count as within it.
@@ -56,6 +57,7 @@ class Terms:
     max_attempts: int
     max_deliveries: int
     unread: bool
+    publish_timeout: float
     margin: float
     late_after: float
     recovery: float

@@ -25,6 +25,7 @@ def judge(
     max_attempts: int,
     max_deliveries: int = 5,
     unread: bool = False,
+    publish_timeout: float = 10.0,
     margin: float = 2.0,
     late_after: float = 1.0,
     recovery: float = 5.0,
@@ -39,6 +40,7 @@ def judge(
         max_attempts: runs that a message may have, the first included.
         max_deliveries: starts after which what ends its process may be dead.
         unread: whether a message may die without a run, since a handler may be unable to read it.
+        publish_timeout: seconds after which a publish ends as unknown.
         margin: seconds around a fault in which an ack, a confirm or a commit that was made may not have reached the
             disk or the socket, so that the message was still in hand. Half a second at most where one process was hit.
         late_after: seconds after which what was due is counted as late.
@@ -58,8 +60,8 @@ def judge(
         accepted 1   done 1   dead 0   waiting 0   duplicated 0   late 0   unknown 0   lost 0
     """
     terms = Terms(
-        takers=takers, max_attempts=max_attempts, max_deliveries=max_deliveries, unread=unread, margin=margin,
-        late_after=late_after, recovery=recovery,
+        takers=takers, max_attempts=max_attempts, max_deliveries=max_deliveries, unread=unread,
+        publish_timeout=publish_timeout, margin=margin, late_after=late_after, recovery=recovery,
     )  # fmt: skip
     record = Histories(events, terms)
     count = _Count(record)

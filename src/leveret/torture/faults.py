@@ -52,6 +52,21 @@ async def _struck(scene: Scene, planned: Planned, *, target: str | None = None) 
         record.write(Healed(at=record.now(), by=record.by, fault=planned.name))
 
 
+@contextlib.asynccontextmanager
+async def _one_struck(
+    scene: Scene, fault: str, kind: str, by: str, *, copies: bool = True
+) -> AsyncIterator[None]:
+    """Within the block that process is struck, of several that a fault hits one after the other."""
+    record = scene.record
+    record.write(
+        Struck(at=record.now(), by=record.by, fault=fault, kind=kind, target=by, process=True, copies=copies)
+    )
+    try:
+        yield
+    finally:
+        record.write(Healed(at=record.now(), by=record.by, fault=fault))
+
+
 def _there(thing: T | None) -> T:
     """What a fault needs; a plan has no fault whose need its setting does not fill."""
     if thing is None:
@@ -187,12 +202,8 @@ async def _restarted(scene: Scene, planned: Planned, member: Member) -> None:
     # What it still has in hand when its grace is over, it drops, and the broker hands it over again.
     done, _ = await asyncio.wait([back], timeout=GRACE - 1)
     if not done:
-        record, fault = scene.record, f"{planned.name} {by}"
-        record.write(
-            Struck(at=record.now(), by=record.by, fault=fault, kind="grace over", target=by, process=True)
-        )
-        await back
-        record.write(Healed(at=record.now(), by=record.by, fault=fault))
+        async with _one_struck(scene, f"{planned.name} {by} grace", "grace over", by):
+            await back
 
 
 @contextlib.asynccontextmanager
@@ -265,7 +276,8 @@ async def _rolling_restart(scene: Scene, planned: Planned) -> AsyncIterator[None
     async with _struck(scene, planned):
         for member in scene.members.values():
             await member.up()
-            await _restarted(scene, planned, member)
+            async with _one_struck(scene, f"{planned.name} {member.by}", "restart", member.by, copies=False):
+                await _restarted(scene, planned, member)
         yield
 
 

@@ -209,6 +209,39 @@ def test_a_publish_whose_process_was_killed_is_unknown():
     assert judged(asked()).unknown == 1
 
 
+def test_a_publish_that_never_ends_is_a_fault_where_its_process_lived_on():
+    killed = (
+        Struck(at=3.0, by="hand", fault="1", kind="kill", target="producer", process=True),
+        Healed(at=3.5, by="hand", fault="1"),
+    )
+    alive = Asked(at=12.0, by="producer", subject="o2", type="nobody.takes", message_id="id")
+    told = Answered(at=12.1, by="producer", subject="o2", answer="unroutable")
+    elsewhere = found("waiting", None)
+    assert rules(asked(), elsewhere) == ["publishes"], "nothing struck it"
+    assert rules(asked(), elsewhere, *killed) == []
+    assert rules(asked(), elsewhere, *killed, alive, told) == ["publishes"]
+    assert judged(asked(), elsewhere, *killed, alive, told).faults[0].told == (
+        "the publish of o1 by producer has not ended, 10 s after which it should"
+    )
+    assert rules(asked(), answered("unknown"), elsewhere, *killed, alive, told) == []
+
+
+def test_a_fault_may_hold_up_a_publish_by_as_long_as_it_lasts():
+    asleep = (
+        Struck(at=3.0, by="hand", fault="1", kind="paused", target="producer", process=True),
+        Healed(at=6.0, by="hand", fault="1"),
+    )
+
+    def alive(at: float) -> tuple[Asked, Answered]:
+        return (
+            Asked(at=at, by="producer", subject="o2", type="nobody.takes", message_id="id"),
+            Answered(at=at, by="producer", subject="o2", answer="unroutable"),
+        )
+
+    assert rules(asked(), *asleep, *alive(13.4)) == []
+    assert rules(asked(), *asleep, *alive(13.6)) == ["publishes"]
+
+
 def test_a_publish_that_was_sent_again_and_accepted_is_not_unknown():
     again = Asked(at=2.0, by="producer", subject="o1", type="order.placed", message_id="id")
     told = Answered(at=2.1, by="producer", subject="o1", answer="accepted")

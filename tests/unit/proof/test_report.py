@@ -109,7 +109,7 @@ def test_the_rules_that_were_broken_are_told_with_their_stories(tmp_path):
 
 def test_only_so_many_stories_of_so_many_lines_are_told(tmp_path):
     events: list[AnyEvent] = [
-        Backlog(at=float(number), by="survey", queue=f"q{number}", messages=1)
+        Backlog(at=number / 10, by="survey", queue=f"q{number}", messages=1)
         for number in range(MOST_FAULTS + 3)
     ]
     asked = Asked(at=0.0, by="producer", subject="o1", type="vault.entry", message_id="id")

@@ -108,6 +108,8 @@ def each_call_ends_once(record: Histories) -> Iterator[Fault]:
             yield _of_call(name, call, f"was served, and its caller was told: {end.outcome}")
         elif end.outcome in _SERVED and not any(each.at <= end.at for each in call.served):
             yield _of_call(name, call, f"was served by nobody, and its caller was told: {end.outcome}")
+        elif not end.right:
+            yield _of_call(name, call, f"ended as {end.outcome}, and not with what it asks for")
 
 
 def _outlived(record: Histories, called: Called) -> bool:
@@ -135,8 +137,14 @@ def nothing_starts_that_was_given_up(record: Histories) -> Iterator[Fault]:
                 call,
                 f"was started {late:.1f} s after it was made, by a caller that waits {called.timeout:g} s",
             )
+        # What struck nobody who served it, has brought no copy of it back.
+        servers = {each.by for each in served}
         copies = sum(
-            blow.struck.copies and blow.first <= last.at and blow.last >= called.at for blow in record.blows
+            blow.struck.copies
+            and blow.first <= last.at
+            and blow.last >= called.at
+            and (blow.whom is None or blow.whom.name in servers)
+            for blow in record.blows
         )
         if len(served) > 1 + copies:
             yield _of_call(name, call, f"was served {len(served)} times, and {copies} blows struck meanwhile")

@@ -160,7 +160,8 @@ def _words(event: AnyEvent, about: dict[tuple[str, str, str], AnyEvent]) -> str:
         case Called():
             return f"calls {event.call}, waits {event.timeout:g} s"
         case CallEnded():
-            return f"is told of call {event.call}: {event.outcome}"
+            wrong = "" if event.right else ", and not with what it asks for"
+            return f"is told of call {event.call}: {event.outcome}{wrong}"
         case Served():
             return f"starts on call {event.call}"
         case Struck():

@@ -117,6 +117,22 @@ def test_a_request_is_served_once_and_once_more_for_a_blow():
     assert rules(*twice, Struck(at=0.5, by="hand", fault="1", kind="cut", target="server")) == []
 
 
+def test_a_blow_at_a_process_that_never_served_it_excuses_no_second_start():
+    twice = called(), served(0.3), Served(at=0.6, by="other", call="c1"), ended("answered")
+    for target, wrong in (("server", []), ("other", []), ("bystander", ["calls"])):
+        blow = Struck(at=0.5, by="hand", fault="1", kind="kill", target=target, process=True)
+        assert rules(*twice, blow, Healed(at=0.5, by="hand", fault="1")) == wrong, target
+
+
+@pytest.mark.parametrize("outcome", ["answered", "failed"])
+def test_a_caller_gets_what_its_own_request_asks_for(outcome):
+    end = CallEnded(at=0.8, by="caller", call="c1", outcome=outcome, right=False)
+    assert rules(called(), served(), end) == ["calls"]
+    assert judged(called(), served(), end).faults[0].told == (
+        f"call c1 ended as {outcome}, and not with what it asks for"
+    )
+
+
 # ── Messages ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

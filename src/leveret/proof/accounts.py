@@ -80,7 +80,10 @@ class Account:
             and not began.replayed
             and not birth.wait
             and birth.at <= began.at
-            and (not self.case.asked or self.case.asked[0].message_id == began.message_id)
+            and all(
+                asked.message_id == began.message_id and asked.digest in ("", began.digest)
+                for asked in self.case.asked
+            )
         )
 
     def end(self) -> End | None:

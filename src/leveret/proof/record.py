@@ -48,12 +48,14 @@ class Asked(Event, frozen=True, kw_only=True, tag="asked"):
         type: its type, which says who takes it.
         message_id: its id; the same again where an unknown one is sent again.
         wait: seconds that it is to wait before it goes, 0 for at once.
+        digest: as in Began, of what its publisher gave; empty: unknown.
     """
 
     subject: str
     type: str
     message_id: str
     wait: float = 0.0
+    digest: str = ""
 
 
 class Answered(Event, frozen=True, kw_only=True, tag="answered"):

@@ -168,7 +168,9 @@ def always_the_same_message(account: Account) -> Iterator[Fault]:
         return
     asked = account.case.asked
     takes = [each for each in asked if account.worker in account.terms.takers.get(each.type, ())]
-    seen: list[tuple[str, str | None, AnyEvent]] = [("message id", each.message_id, each) for each in takes]
+    seen: list[tuple[str, str | None, AnyEvent]] = []
+    for each in takes:
+        seen += (("message id", each.message_id, each), ("digest", each.digest or None, each))
     for run in account.runs:
         began = run.began
         seen.append(("message id", began.message_id, began))

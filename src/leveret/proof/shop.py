@@ -20,6 +20,7 @@ from leveret.app import Leveret
 from leveret.core import headers as h
 from leveret.core.errors import HardFailure, SoftFailure
 from leveret.core.message import Message
+from leveret.core.payload import encode
 from leveret.core.policy import RetryPolicy
 from leveret.core.properties import Properties
 from leveret.core.topology import QueueType
@@ -216,6 +217,22 @@ def subject_of(body: bytes) -> str | None:
         return _NAMED.decode(body).subject
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+
+
+def digest_as_published(message: Message) -> str:
+    """The digest of each copy of a message that comes as it was published."""
+    body = encode({} if message.payload is None else message.payload, type=message.type)
+    properties = Properties.build(
+        content_type=message.content_type,
+        headers=message.headers or None,
+        delivery_mode=2 if message.persistent else 1,
+        priority=message.priority,
+        correlation_id=message.correlation_id,
+        reply_to=message.reply_to,
+        message_id=message.id,
+        type=message.type,
+    )
+    return digest_of(body, properties)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -24,6 +24,7 @@ from leveret.core.errors import (
 )
 from leveret.core.properties import Properties
 from leveret.proof.record import Answer, Answered, Asked, Called, CallEnded, CallOutcome, Replayed
+from leveret.proof.shop import digest_as_published
 from leveret.simulate.process import Process
 from leveret.simulate.scene import Ask, Scene
 
@@ -101,7 +102,7 @@ async def _until_accepted(process: Process, app: Leveret, share: Share, ask: Ask
         record.write(
             Asked(
                 at=record.now(), by=record.by, subject=subject, type=ask.message.type,
-                message_id=ask.message.id or "", wait=ask.wait,
+                message_id=ask.message.id or "", wait=ask.wait, digest=digest_as_published(ask.message),
             )
         )  # fmt: skip
         answer: Answer = "accepted"

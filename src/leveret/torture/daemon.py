@@ -123,7 +123,14 @@ class Daemon:
             payload = {"subject": subject, "id": subject, "raises": number % round(1 / _RAISE) == 0}
             while not self._rests.wait(1 / _RATE):
                 record.write(
-                    Asked(at=record.now(), by=record.by, subject=subject, type=TICK, message_id=subject)
+                    Asked(
+                        at=record.now(),
+                        by=record.by,
+                        subject=subject,
+                        type=TICK,
+                        message_id=subject,
+                        digest=digest_of(payload),
+                    )
                 )
                 try:
                     self._transport.publish_event(TICK, payload)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from leveret.proof.ledger import Verdict, judge
 from leveret.proof.record import (
     Answered,
@@ -295,6 +297,33 @@ def test_where_nobody_wrote_down_what_was_in_hand_a_blow_between_two_runs_excuse
     assert rules(between) == []
     assert rules(handlers_alone([*between, *run(5)])) == ["copies"]
     assert rules(handlers_alone([*published(), *run(1), *run(3), *struck(4.0, "broker")])) == ["copies"]
+
+
+def test_what_its_worker_gets_is_what_was_published():
+    def changed(asked: str, began: str) -> Events:
+        digests = {Asked: asked, Began: began}
+        return [
+            msgspec.structs.replace(event, digest=digests[type(event)]) if type(event) in digests else event
+            for event in [*published(), *run(1)]
+        ]
+
+    assert rules(changed("1", "1")) == rules(changed("", "1")) == []
+    (fault,) = judged(changed("1", "2")).faults
+    assert (fault.rule, fault.told) == ("the same message", "the digest of o1 at charge was 1, and then 2")
+
+
+def test_a_result_is_another_message_than_its_input():
+    returned = [*published(), *run(1, results=("receipt.made",)), *run(3, worker="post")]
+    digests = {("charge", 1): "1", ("post", 3): "2"}
+    events: Events = [
+        msgspec.structs.replace(event, digest=digests[event.worker, event.at])
+        if isinstance(event, Began)
+        else msgspec.structs.replace(event, digest="1")
+        if isinstance(event, Asked)
+        else event
+        for event in returned
+    ]
+    assert rules(events) == []
 
 
 def test_a_result_that_no_handler_returned_is_invented():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import signal
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
@@ -17,6 +19,9 @@ from leveret.core.errors import ConfigError
 if TYPE_CHECKING:
     from leveret.cli.console import Console
     from leveret.torture.setting import Outcome, Setting
+
+#: What asks for the end.
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def add_to(cli: typer.Typer) -> None:
@@ -86,7 +91,8 @@ async def torture(
     """Run a shop's processes on a real RabbitMQ, strike them, the network, the broker and the store, and count.
 
     Without --broker it starts brokers of its own, and without --store a file. The plan is printed first; Ctrl+C ends
-    the load early, and what there is then is judged. Exit code 1 if a message is lost or any rule is broken.
+    the load early, and what there is then is judged; a second one ends all. Exit code 1 if a message is lost or any
+    rule is broken.
     """
     from leveret.cli.console import Console
     from leveret.torture.setting import Setting
@@ -130,22 +136,72 @@ def _seconds(every: str) -> tuple[float, float]:
     return told
 
 
+class _Signals:
+    """Ctrl+C and SIGTERM within a block: a first one asks for the end, a second one cancels the task that entered.
+
+    A third one does not wait for what is cleaned up; what was started ends with this process.
+    """
+
+    def __init__(self) -> None:
+        from leveret.runtime.runner import ONE_SIGNAL
+
+        self.asked: Final = asyncio.Event()
+        #: The exit code of what the last one has ended.
+        self.code = 0
+        self._loop: Final = asyncio.get_running_loop()
+        self._task: Final = asyncio.current_task()
+        self._at_once: Final = ONE_SIGNAL
+        self._last = float("-inf")
+        self._counted = 0
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether there was a second one."""
+        return self._counted > 1
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            self._loop.add_signal_handler(number, self._received, number)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in _SIGNALS:
+            self._loop.remove_signal_handler(number)
+
+    def _received(self, number: int) -> None:
+        # One Ctrl+C may come more than once, from the terminal and from who started us.
+        if self._loop.time() - self._last < self._at_once:
+            return
+        self._last = self._loop.time()
+        self._counted += 1
+        self.code = 128 + number
+        if self._counted == 1:
+            self.asked.set()
+        elif self._counted == 2 and self._task is not None:
+            self._task.cancel()
+        else:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self.code)
+
+
 async def _run(setting: Setting, console: Console) -> Outcome:
-    """Run it; a first Ctrl+C ends the load early."""
-    from leveret.torture.setting import perform
+    """Run it, and judge it. While it is judged nothing runs that was started, and a signal ends it as any program."""
+    from leveret.torture.setting import Stopped, judged, play
 
-    asked = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        if asked.is_set():
-            # A second one does not wait for the rest; what was started ends with this process.
-            loop.remove_signal_handler(signal.SIGINT)
-        asked.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    return await perform(setting, say=console.note, asked_to_stop=asked)
+    with _Signals() as signals:
+        try:
+            played = await play(setting, say=console.note, asked_to_stop=signals.asked)
+        except Stopped as stopped:
+            console.warning(str(stopped))
+            raise typer.Exit(signals.code) from None
+        except asyncio.CancelledError:
+            if not signals.cancelled:
+                raise
+            console.warning("second signal: all that was started is ended, and nothing is judged")
+            raise typer.Exit(signals.code) from None
+    console.note("judging")
+    return judged(setting, played)
 
 
 def _tell(setting: Setting, outcome: Outcome, console: Console) -> None:

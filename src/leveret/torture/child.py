@@ -33,6 +33,8 @@ _PR_SET_PDEATHSIG: Final = 1
 _POOL: Final = "asyncio_"
 #: Seconds in which a child must answer; it does in a few milliseconds, unless the machine is very busy.
 ANSWER: Final = 60.0
+#: Bytes at the end of a log that its last line is looked for in.
+_LAST: Final = 4096
 
 
 class ChildGone(LeveretError):
@@ -162,6 +164,15 @@ class Child:
         return self._process
 
     @property
+    def last_words(self) -> str:
+        """The last line of its log, and where that is."""
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - _LAST))
+            lines = log.read().decode(errors="replace").split("\n")
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "none")
+        return f"its last words, in {self._log}: {said}"
+
+    @property
     def running(self) -> bool:
         """Whether it has been started, and has not ended."""
         return self._process is not None and self._process.returncode is None
@@ -195,7 +206,7 @@ class Child:
     async def _answer(self, patience: float) -> dict[str, Any]:
         line = await asyncio.wait_for(_piped(self.process.stdout).readline(), patience)
         if not line.endswith(b"\n"):
-            raise ChildGone(f"{' '.join(self._words[:3])} has ended; its last words are in {self._log}")
+            raise ChildGone(f"{' '.join(self._words[:3])} has ended; {self.last_words}")
         return msgspec.json.decode(line, type=dict[str, Any])
 
     def signal(self, number: signal.Signals) -> None:

@@ -210,12 +210,14 @@ class Cluster:
             seconds: to wait at most.
 
         Raises:
-            RuntimeError: it is not in time; with what is missing.
+            RuntimeError: it is not in time, or none of its nodes runs; with what is missing.
         """
         begun = time.monotonic()
         mended_at = begun
         while missing := self._missing():
             now = time.monotonic()
+            if not any(node.runs for node in self.nodes):
+                raise RuntimeError(f"the cluster has ended: {missing}")
             if now > begun + seconds:
                 raise RuntimeError(f"the cluster is not whole after {seconds:g} s: {missing}")
             if now > mended_at + _STUCK:

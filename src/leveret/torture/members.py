@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leveret.proof.record import FileRecord, Healed
+from leveret.proof.record import FileRecord, Healed, machine_seconds
 from leveret.torture.child import Child, ChildGone
 from leveret.torture.process import Told
 
@@ -21,6 +21,10 @@ AGAIN: Final = 0.3
 GRACE: Final = 30.0
 #: Seconds in which it must have ended: its grace, and some.
 STOP: Final = GRACE + 15
+#: Seconds in which it must be ready: a broker or a store that is struck keeps it waiting, for longer than any blow.
+UP: Final = 240.0
+#: Lives in a row that end as none should, after which it gets no other one.
+LIVES: Final = 3
 #: Exit codes of processes that were killed, or asked to stop before they could listen.
 _STRUCK: Final = {-signal.SIGKILL, -signal.SIGTERM}
 
@@ -55,7 +59,10 @@ class Member:
         self._failed: Final = failed
         self._runs: Final = runs
         self._child: Child | None = None
-        self._up: Final = asyncio.Event()
+        #: Set while it is ready, and once it gets no other life.
+        self._known: Final = asyncio.Event()
+        #: Why it gets no other life.
+        self._given_up = ""
         self._over = False
         self._asked_to_stop = False
         self._task: asyncio.Task[None] | None = None
@@ -77,15 +84,30 @@ class Member:
     @property
     def is_up(self) -> bool:
         """Whether it has said that it is ready, and has not ended since."""
-        return self._up.is_set()
+        return self._known.is_set() and not self._given_up
 
     def start(self) -> None:
         """Begin its first life, and the next one whenever one has ended."""
         self._task = asyncio.create_task(self._watch(), name=self.name)
 
-    async def up(self) -> None:
-        """Return once it is ready."""
-        await self._up.wait()
+    async def up(self, patience: float = UP) -> None:
+        """Return once it is ready.
+
+        Raises:
+            ChildGone: it gets no other life.
+            TimeoutError: it takes longer.
+        """
+        try:
+            await asyncio.wait_for(self._known.wait(), patience)
+        except TimeoutError:
+            raise TimeoutError(self.not_ready(patience)) from None
+        if self._given_up:
+            raise ChildGone(self._given_up)
+
+    def not_ready(self, patience: float) -> str:
+        """That it is not, in words."""
+        words = "" if self._child is None else f"; {self._child.last_words}"
+        return f"{self.by} is not ready after {patience:g} s{words}"
 
     async def ask(self, do: str, **how: Any) -> dict[str, Any] | None:
         """Have the process of this life do something; None where it has ended."""
@@ -108,10 +130,17 @@ class Member:
             self._child.signal(number)
 
     async def back(self, life: int) -> None:
-        """Return once a later life than that is ready."""
+        """Return once a later life than that is ready, or there is none to come.
+
+        Raises:
+            TimeoutError: it takes longer than any fault.
+        """
+        until = machine_seconds() + UP
         while self.life <= life or not self.is_up:
             if self._over:
                 return
+            if machine_seconds() > until:
+                raise TimeoutError(self.not_ready(UP))
             await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
@@ -137,6 +166,8 @@ class Member:
     # ── Lives ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _watch(self) -> None:
+        """One life after the other. What keeps ending as none should does not get better, and would for ever."""
+        wrong = 0
         while not self._over:
             self.life += 1
             self._asked_to_stop = False
@@ -145,19 +176,37 @@ class Member:
                 msgspec.structs.replace(self._told, by=self.by, seed=self._told.seed * 1000 + self.life),
                 log=self._folder / f"{self.name}.log",
             )
-            await self._child.start()
-            with contextlib.suppress(ChildGone):
-                # A broker or a store that is away keeps it waiting as long as it likes.
-                await self._child.ready(patience=3600.0)
-                self._up.set()
-                for fault in (*self._blows, f"deadly {self.name} {self.life - 1}"):
-                    self._record.write(Healed(at=self._record.now(), by=self._record.by, fault=fault))
-                self._blows.clear()
-            code = await self._child.ended()
-            self._up.clear()
-            if code not in _STRUCK and not (code == 0 and self._asked_to_stop):
-                self._failed(f"{self.by} ended with {code}; its last words are in {self.name}.log")
+            wrong = 0 if await self._live(self._child) else wrong + 1
+            if wrong == LIVES:
+                self._given_up = (
+                    f"{self.name} is not started again: {LIVES} lives in a row have ended as none should"
+                )
+                self._failed(self._given_up)
+                self._over = True
+                self._known.set()
+                return
             await asyncio.sleep(AGAIN)
+
+    async def _live(self, child: Child) -> bool:
+        """One life; whether it ended as it may."""
+        try:
+            await child.start()
+        except OSError as error:
+            self._failed(f"{self.by} cannot be started: {error}")
+            return False
+        with contextlib.suppress(ChildGone):
+            # A broker or a store that is away keeps it waiting as long as it likes.
+            await child.ready(patience=3600.0)
+            self._known.set()
+            for fault in (*self._blows, f"deadly {self.name} {self.life - 1}"):
+                self._record.write(Healed(at=self._record.now(), by=self._record.by, fault=fault))
+            self._blows.clear()
+        code = await child.ended()
+        self._known.clear()
+        if code in _STRUCK or (code == 0 and self._asked_to_stop):
+            return True
+        self._failed(f"{self.by} ended with {code}; {child.last_words}")
+        return False
 
 
 async def ask_all(members: Collection[Member], do: str, **how: Any) -> Mapping[str, dict[str, Any]]:

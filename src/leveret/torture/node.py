@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -153,6 +154,8 @@ class Node:
             "ERL_INETRC": str(seen / "inetrc"),
             "ERL_EPMD_PORT": str(self._epmd.port),
             "ERL_EPMD_ADDRESS": address,
+            # Erlang would start one that is on no leash, where our own was ended a moment ago.
+            "ERL_FLAGS": "-start_epmd false",
             # Names with an address need nobody who knows names.
             "RABBITMQ_USE_LONGNAME": "true",
             "RABBITMQ_NODENAME": self.name,
@@ -225,7 +228,8 @@ class Node:
         if self._server is None:
             return
         if not self._server.ended and (self.folder / "pid").exists():
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
             # The script that started it waits for its end.
             self._server.wait()
         self._server.kill()

@@ -125,7 +125,9 @@ class Postgres:
     def kill(self) -> None:
         """Kill it with all its processes, as `kill -9` does."""
         if self._server is not None and not self._server.ended:
-            self._signal(signal.SIGKILL)
+            # One that was started a moment ago has not written who it is, and has no processes yet.
+            if (self.folder / "data" / "postmaster.pid").exists():
+                self._signal(signal.SIGKILL)
             self._server.kill()
 
     def stop(self) -> None:

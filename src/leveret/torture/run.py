@@ -11,6 +11,7 @@ from leveret.core.errors import BrokerError, LeveretError, StoreError
 from leveret.proof import shop
 from leveret.proof.record import Replayed, Sampled, machine_seconds
 from leveret.torture import daemon, faults
+from leveret.torture.child import ChildGone
 from leveret.torture.members import ask_all
 from leveret.torture.plan import Planned
 from leveret.torture.scene import Scene
@@ -146,12 +147,15 @@ class Run:
         """Stop what makes work, wait until it is done, replay a part of what is dead, and wait once more."""
         self._phase = "coming to rest"
         members = list(self._scene.members.values())
-        await asyncio.gather(*(member.up() for member in members))
         patience = REST + self._seconds
         try:
             async with asyncio.timeout(patience):
+                for member in members:
+                    await member.up(patience)
                 await ask_all(members, "rest", patience=patience)
                 await self._still()
+        except ChildGone as error:
+            self._scene.troubles.append(f"not brought to rest: {error}")
         except TimeoutError:
             left = await self._scene.left()
             self._scene.troubles.append(

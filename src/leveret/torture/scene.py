@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from leveret.core.errors import BrokerError, StoreUnavailable
+from leveret.core.errors import BrokerError, LeveretError, StoreUnavailable
 from leveret.core.retry_entry import Filter
 from leveret.core.topology import Names, QueueType
 from leveret.core.urls import parse_broker, parse_store
@@ -65,6 +65,12 @@ EARLIER: Final = "earlier-1"
 FIRST: Final = tuple(name for name, _ in MEMBERS if name.endswith("-1"))
 #: Those that make work; the others do it.
 LOADS: Final = ("producer-1", "caller-1")
+#: Seconds in which all must be ready after broker and store are; they are in five, unless the machine is very busy.
+START: Final = 90.0
+
+
+class CannotStart(LeveretError):
+    """The processes of a scene do not come to work."""
 
 
 class Scene:
@@ -152,8 +158,21 @@ class Scene:
         """Start proxies and processes, those that make work last; broker and store are up already.
 
         Raises:
+            CannotStart: a process keeps ending, or not all are ready in time; with all that went wrong.
             LeveretError: broker or store cannot be used.
         """
+        try:
+            async with asyncio.timeout(START):
+                await self._open()
+        except ChildGone as error:
+            raise CannotStart("\n".join([*self.troubles, str(error)])) from error
+        except TimeoutError as error:
+            late = [member.not_ready(START) for member in self.members.values() if not member.is_up]
+            raise CannotStart(
+                "\n".join([f"not all is ready after {START:g} s", *self.troubles, *late])
+            ) from error
+
+    async def _open(self) -> None:
         self._proxies = await self._start_proxies("proxies", self.brokers.addresses)
         broker = self.brokers.behind((await self._proxies.ready())["ports"])
         store = self._store_url
@@ -188,7 +207,8 @@ class Scene:
     async def _start(self, names: Sequence[str]) -> None:
         for name in names:
             self.members[name].start()
-        await asyncio.gather(*(self.members[name].up() for name in names))
+        for name in names:
+            await self.members[name].up()
 
     async def _start_proxies(self, name: str, behind: Sequence[tuple[str, int]]) -> Child:
         proxies = Child(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -69,7 +70,9 @@ class Leashed:
     def kill(self) -> None:
         """Kill it, as `kill -9` does, with all that it has started in its group."""
         if not self.ended:
-            os.killpg(self._process.pid, signal.SIGKILL)
+            # Another thread, which waits for it to answer, may find it ended at this very moment.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self.wait()
 
     def until(self, answers: Callable[[], bool], *, seconds: float, what: str) -> None:

@@ -7,13 +7,13 @@ import contextlib
 import platform
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from leveret.core.errors import BrokerUnreachable, ConfigError, StoreUnavailable
+from leveret.core.errors import BrokerUnreachable, ConfigError, LeveretError, StoreUnavailable
 from leveret.core.topology import QueueType
 from leveret.core.urls import parse_broker, parse_store
 from leveret.proof import record, shop
@@ -30,8 +30,16 @@ from leveret.torture.postgres import Postgres, find_postgres
 from leveret.torture.run import TAKERS, Run
 from leveret.torture.scene import FIRST, MEMBERS, Load, Scene
 
+T = TypeVar("T")
+
 #: Seconds that a lease lasts: short, so that a paused holder loses it within a fault.
 LEASE: Final = 2.0
+#: Seconds between two blows at a server whose start is given up.
+_END_AGAIN: Final = 0.1
+
+
+class Stopped(LeveretError):
+    """A stop was asked for before there was anything to judge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +167,25 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What there is to judge.
+
+    Attributes:
+        planned: the faults.
+        struck: how many of them were.
+        troubles: what went wrong beside what the record says, in sentences.
+        folder: where the record is.
+        versions: of all that took part.
+    """
+
+    planned: list[Planned]
+    struck: int
+    troubles: list[str]
+    folder: Path
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a run came to.
 
@@ -186,25 +213,26 @@ class Outcome:
         return self.verdict.passed and not self.troubles
 
 
-async def perform(setting: Setting, *, say: Callable[[str], object], asked_to_stop: asyncio.Event) -> Outcome:
-    """Start what it needs, run it, judge it, write its report, and end all that was started.
+async def play(setting: Setting, *, say: Callable[[str], object], asked_to_stop: asyncio.Event) -> Played:
+    """Start what it needs, run it, and end all that was started.
 
     Args:
         setting: of the run.
         say: told of the plan and of what is going on, line by line.
-        asked_to_stop: set: the load ends early, and what there is then is judged.
+        asked_to_stop: set: the load ends early, and what there is then can be judged.
 
     Raises:
         ConfigError: a fault that this setting does not have.
-        LeveretError: broker or store cannot be used.
+        Stopped: that was asked for while it was starting.
+        LeveretError: broker or store cannot be used, or the processes do not come to work.
     """
     planned = setting.plan()
     folder = _folder(setting)
     say(f"{setting.command}   in {folder}")
     for fault in planned:
         say(str(fault))
-    async with _scene(setting, folder) as scene:
-        await scene.open()
+    async with contextlib.AsyncExitStack() as started:
+        scene = await _unless(asked_to_stop, _opened(setting, folder, started))
         run = Run(scene, planned, setting.minutes * 60, say, soaks=setting.soak)
         struck = await run.run(asked_to_stop)
         versions = {
@@ -212,31 +240,64 @@ async def perform(setting: Setting, *, say: Callable[[str], object], asked_to_st
             "RabbitMQ": scene.transport.server_version,
             "Python": platform.python_version(),
         }
-    path = folder / "record.jsonl"
+    return Played(planned=planned, struck=struck, troubles=scene.troubles, folder=folder, versions=versions)
+
+
+async def _opened(setting: Setting, folder: Path, started: contextlib.AsyncExitStack) -> Scene:
+    scene = await started.enter_async_context(_scene(setting, folder))
+    await scene.open()
+    return scene
+
+
+async def _unless(asked_to_stop: asyncio.Event, starting: Coroutine[Any, Any, T]) -> T:
+    """What it comes to.
+
+    Raises:
+        Stopped: that was asked for before; it is cancelled then.
+    """
+    asked, begun = asyncio.create_task(asked_to_stop.wait()), asyncio.create_task(starting)
+    try:
+        await asyncio.wait([asked, begun], return_when=asyncio.FIRST_COMPLETED)
+        if begun.done():
+            return begun.result()
+    finally:
+        for task in (asked, begun):
+            task.cancel()
+        await asyncio.wait([asked, begun])
+    raise Stopped("asked to stop while it was starting: nothing was struck, and there is nothing to judge")
+
+
+def judged(setting: Setting, played: Played) -> Outcome:
+    """Judge what was played, and write its report."""
+    path = played.folder / "record.jsonl"
 
     def events() -> Iterator[AnyEvent]:
         return record.read(path)
 
-    say("judging")
     verdict = judge(
         events(), takers=TAKERS, max_attempts=shop.MAX_ATTEMPTS, max_deliveries=shop.MAX_DELIVERIES
     )
-    troubles = list(scene.troubles)
+    troubles = list(played.troubles)
     lives: list[flatness.Life] = []
     if setting.soak:
         lives = flatness.lives(events())
         troubles += flatness.troubles(lives, setting.soaked)
     head = Head(
-        command=setting.command, seed=setting.seed, versions=versions, plan=[str(fault) for fault in planned]
+        command=setting.command,
+        seed=setting.seed,
+        versions=played.versions,
+        plan=[str(fault) for fault in played.planned],
     )
-    write_report(folder / "report.html", head, verdict, events, takers=TAKERS, max_attempts=shop.MAX_ATTEMPTS)
+    write_report(
+        played.folder / "report.html", head, verdict, events, takers=TAKERS, max_attempts=shop.MAX_ATTEMPTS
+    )
     return Outcome(
         verdict=verdict,
         troubles=tuple(troubles),
         lives=tuple(map(str, lives)),
-        struck=struck,
-        folder=folder,
-        versions=versions,
+        struck=played.struck,
+        folder=played.folder,
+        versions=played.versions,
         date=time.strftime("%Y-%m-%d"),
     )
 
@@ -311,15 +372,23 @@ async def _running(server: Node | Cluster | Postgres) -> AsyncIterator[None]:
     Raises:
         BrokerUnreachable, StoreUnavailable: it does not come up; with its last words.
     """
+    starting = asyncio.ensure_future(asyncio.to_thread(server.start))
     try:
         try:
-            await asyncio.to_thread(server.start)
+            await asyncio.shield(starting)
         except RuntimeError as error:
             kind = StoreUnavailable if isinstance(server, Postgres) else BrokerUnreachable
             raise kind(str(error)) from error
         yield
     finally:
         await asyncio.to_thread(server.end)
+        # Its thread knows nothing of a cancellation: what it still starts is ended until it gives up.
+        while not starting.done():
+            await asyncio.wait([starting], timeout=_END_AGAIN)
+            await asyncio.to_thread(server.end)
+        if not starting.cancelled():
+            # What it said for having been ended; anything else has been raised above.
+            starting.exception()
 
 
 def _made(folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """Child: a process of the torture's own, told what to be in one argument, and what to do in lines on its input.
 
-A child never outlives who started it: not one that works, not one that is paused.
+A child never outlives who started it: not one that works, not one that is paused, not one that is just starting. So its
+second argument is its parent's number.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import asyncio
 import ctypes
 import gc
 import os
+import select
 import signal
 import sys
 import threading
@@ -33,6 +35,8 @@ _PR_SET_PDEATHSIG: Final = 1
 _POOL: Final = "asyncio_"
 #: Seconds in which a child must answer; it does in a few milliseconds, unless the machine is very busy.
 ANSWER: Final = 60.0
+#: How a child ends whose parent was gone before it could notice.
+_ORPHANED: Final = 1
 #: Bytes at the end of a log that its last line is looked for in.
 _LAST: Final = 4096
 
@@ -54,7 +58,19 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
     if sys.platform == "linux":
         # A paused process does not see that its input has ended; this signal reaches it all the same.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # The signal says nothing of a parent that was gone before.
+    if os.getppid() != int(sys.argv[2]):
+        os._exit(_ORPHANED)
+    threading.Thread(target=_end_with_input, daemon=True).start()
     asyncio.run(main())
+
+
+def _end_with_input() -> None:
+    """End this process once nobody holds the other end of its input, whatever else it is at; what comes is not read."""
+    held = select.poll()
+    held.register(sys.stdin, 0)
+    held.poll()
+    os._exit(0)
 
 
 async def serve(
@@ -119,7 +135,7 @@ class Child:
 
     Args:
         module: that it runs, or the words that start it.
-        told: its argument.
+        told: its first argument.
         log: file that its standard error is appended to.
         environment: on top of the parent's.
     """
@@ -133,7 +149,7 @@ class Child:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         started = [sys.executable, "-m", module] if isinstance(module, str) else [*module]
-        self._words: Final = [*started, msgspec.json.encode(told).decode()]
+        self._words: Final = [*started, msgspec.json.encode(told).decode(), str(os.getpid())]
         self._log: Final = log
         self._environment: Final = {**os.environ, **(environment or {})}
         self._process: Process | None = None

@@ -111,6 +111,8 @@ class Shop:
 
     async def live(self) -> None:
         """Open the app, say that it is ready, and work until asked to stop."""
+        # No command comes before it is ready, but the end of its input may.
+        threading.Thread(target=_obey, daemon=True).start()
         while True:
             try:
                 await self.app.open()
@@ -122,7 +124,6 @@ class Shop:
         async with self.app:
             sys.stdout.write("{}\n")
             sys.stdout.flush()
-            threading.Thread(target=_obey, daemon=True).start()
             await self.app.run(retry_worker=False, keeper=False)
 
 
@@ -135,6 +136,8 @@ def _obey() -> None:
 
 
 if __name__ == "__main__":
-    # PR_SET_PDEATHSIG, as in leveret.torture.child.
+    # PR_SET_PDEATHSIG, as in leveret.torture.child, and what follows.
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(sys.argv[2]):
+        os._exit(1)
     asyncio.run(Shop(json.loads(sys.argv[1])).live())

@@ -4,9 +4,85 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import select
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
+import msgspec
+
+import leveret
 from leveret.torture.child import figures
+from leveret.torture.process import Told
+
+#: Starts a process that finds no broker, says its number, and is killed while that is still starting.
+STARTS_ONE = """
+import asyncio, os, signal, sys
+from pathlib import Path
+import msgspec
+from leveret.torture.child import Child
+from leveret.torture.process import Told
+
+async def main():
+    child = Child("leveret.torture.process", msgspec.json.decode(sys.argv[1], type=Told), log=Path(sys.argv[2]))
+    await child.start()
+    print(child.process.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def told(folder: Path) -> str:
+    """What makes it look for a broker for ever."""
+    return msgspec.json.encode(
+        Told(
+            by="workers-1 1", roles=["workers"], record=str(folder / "record.jsonl"), broker="amqp://127.0.0.1:1",
+            store=f"sqlite:///{folder}/leveret.db", namespace="shop", seed=1,
+        )
+    ).decode()  # fmt: skip
+
+
+def until_it_ends(pid: int) -> None:
+    """Wait for the end of a process that is not ours to wait for."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        ended, _, _ = select.select([handle], [], [], 30)
+    finally:
+        os.close(handle)
+    assert ended, f"{pid} lives on"
+
+
+def test_a_child_ends_whose_parent_is_killed_while_it_starts(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(Path(leveret.__file__).parents[1])}
+    command = [sys.executable, "-c", STARTS_ONE, told(tmp_path), tmp_path / "log"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+
+    until_it_ends(pid)
+
+
+def test_a_child_that_waits_for_its_broker_ends_with_its_input(tmp_path):
+    command = [sys.executable, "-m", "leveret.torture.process", told(tmp_path), str(os.getpid())]
+    environment = {**os.environ, "PYTHONPATH": str(Path(leveret.__file__).parents[1])}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    ) as child:
+        assert child.stdin is not None
+        assert child.stderr is not None
+        while "cannot be opened yet" not in child.stderr.readline():
+            assert child.poll() is None
+        child.stdin.close()
+        try:
+            assert child.wait(30) == 0
+        finally:
+            child.kill()
 
 
 async def test_timers_that_were_cancelled_are_not_counted():

@@ -119,12 +119,24 @@ def _timers(loop: asyncio.AbstractEventLoop) -> int:
     return sum(not timer.cancelled() for timer in tuple(getattr(loop, "_scheduled", ())))
 
 
-async def signalled() -> None:
-    """Return once the process is asked to stop."""
-    asked = asyncio.Event()
+async def until_signalled(*works: asyncio.Future[None]) -> None:
+    """Return once the process is asked to stop.
+
+    Raises:
+        Exception: what one of these has raised meanwhile, none of which ends by itself.
+    """
+    loop = asyncio.get_running_loop()
+    asked: asyncio.Future[None] = loop.create_future()
+
+    def ask() -> None:
+        if not asked.done():
+            asked.set_result(None)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, asked.set)
-    await asked.wait()
+        loop.add_signal_handler(number, ask)
+    ended, _ = await asyncio.wait([asked, *works], return_when=asyncio.FIRST_COMPLETED)
+    for work in ended:
+        work.result()
 
 
 # ── In the parent ─────────────────────────────────────────────────────────────────────────────────────────────────────

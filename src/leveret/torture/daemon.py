@@ -64,17 +64,34 @@ class Daemon:
         self._transport.close()
 
     async def live(self) -> None:
-        """Consume and publish in threads until asked to stop by a signal."""
+        """Consume and publish in threads until asked to stop by a signal.
+
+        Raises:
+            Exception: what one of them ended with.
+        """
         queue = queue_of(self._told.namespace)
         await asyncio.to_thread(self._declared, queue)
+        loop = asyncio.get_running_loop()
+        failed: asyncio.Future[None] = loop.create_future()
+
+        def tell(error: BaseException) -> None:
+            if not failed.done():
+                failed.set_exception(error)
+
+        def guarded(work: Callable[..., None], *arguments: str) -> None:
+            try:
+                work(*arguments)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the process ends with it
+                loop.call_soon_threadsafe(tell, error)
+
         threads = [
-            threading.Thread(target=self._consume, args=(queue,), daemon=True),
-            threading.Thread(target=self._publish, daemon=True),
+            threading.Thread(target=guarded, args=(self._consume, queue), daemon=True),
+            threading.Thread(target=guarded, args=(self._publish,), daemon=True),
         ]
         for thread in threads:
             thread.start()
         serving = asyncio.create_task(child.serve(self._obey))
-        await child.signalled()
+        await child.until_signalled(serving, failed)
         self._rests.set()
         self._stop.set()
         for thread in threads:

@@ -55,6 +55,8 @@ class _Load:
     def __init__(self, rate: float) -> None:
         self._rate: Final = rate
         self._tasks: Final[set[asyncio.Task[None]]] = set()
+        #: What ended some of them, and none may end with.
+        self._failures: Final[list[BaseException]] = []
         self._resting = False
 
     def begin(self) -> Iterator[Any]:
@@ -62,25 +64,36 @@ class _Load:
         raise AssertionError(f"{type(self).__name__} does not say what to begin")
 
     async def run(self) -> None:
-        """Begin so many a second, never more than that and what is owed from an outage."""
+        """Begin so many a second, never more than that and what is owed from an outage; it does not return.
+
+        Raises:
+            Exception: what ended something that was begun.
+        """
         loop = asyncio.get_running_loop()
         last, owed = loop.time(), 0.0
         begins = self.begin()
-        while not self._resting:
+        while True:
             await asyncio.sleep(_TICK)
+            if self._failures:
+                raise self._failures[0]
             now = loop.time()
             owed += (now - last) * self._rate
             # What is owed from an outage is not published all at once.
             most = owed - (now - last) * self._rate * _CATCH_UP
             last = now
-            while owed >= 1 and owed > most and len(self._tasks) < _MOST:
+            while not self._resting and owed >= 1 and owed > most and len(self._tasks) < _MOST:
                 owed -= next(begins)
 
     def start(self, coroutine: Any) -> None:
         """Have it done beside others."""
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failures.append(error)
 
     async def rest(self) -> None:
         """Begin nothing new, and return when all that was begun has its answer."""

@@ -135,7 +135,11 @@ class ShopProcess:
     # ── A life ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def live(self) -> None:
-        """Open the app, say that it is ready, and work until asked to stop by a signal."""
+        """Open the app, say that it is ready, and work until asked to stop by a signal.
+
+        Raises:
+            Exception: what a part of its work ended with that none may end with: whoever watches it is to know.
+        """
         roles = self.told.roles
         if "workers" in roles:
             chance = random.Random()
@@ -154,7 +158,7 @@ class ShopProcess:
                 await stack.enter_async_context(works)
             serving = asyncio.create_task(child.serve(self.obey))
             tasks = [asyncio.create_task(load.run()) for load in loads]
-            await child.signalled()
+            await child.until_signalled(serving, *tasks)
             for task in tasks:
                 task.cancel()
         serving.cancel()

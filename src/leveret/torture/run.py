@@ -68,6 +68,8 @@ class Run:
         #: One place is not struck twice at once, also where healing takes longer than planned.
         self._places: Final[dict[str, asyncio.Lock]] = defaultdict(asyncio.Lock)
         self._struck = 0
+        #: The load was ended before its time.
+        self._early = False
         #: What follows the load; empty while that lasts.
         self._phase = ""
 
@@ -96,7 +98,12 @@ class Run:
         self._say(f"{self._time()}  stopping")
         await scene.stop()
         await survey(scene)
+        self._tally.read()
         self._tally.close()
+        wrong, rightly = self._tally.idle(TAKERS, early=self._early)
+        scene.troubles.extend(wrong)
+        for told in rightly:
+            self._say(told)
         return self._struck
 
     # ── The plan ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,11 +112,12 @@ class Run:
         """Strike fault after fault, each beside what is left of those before it, until the load's time is over."""
         async with asyncio.TaskGroup() as blows:
             for planned in self._plan:
-                if await self._reached(planned.at, asked_to_stop):
+                self._early = await self._reached(planned.at, asked_to_stop)
+                if self._early:
                     break
                 blows.create_task(self._blow(planned))
             else:
-                await self._reached(self._seconds, asked_to_stop)
+                self._early = await self._reached(self._seconds, asked_to_stop)
             self._phase = "healing"
 
     async def _reached(self, at: float, asked_to_stop: asyncio.Event) -> bool:

@@ -41,6 +41,23 @@ async def test_a_run_comes_to_its_end_also_where_a_process_is_gone_for_good(scen
         await Run(scene, [], 0.0, lambda _: None).run(asyncio.Event())
 
     assert (
-        scene.troubles[-1]
-        == "not brought to rest: workers-1 is not started again: 3 lives in a row have ended as none should"
+        "not brought to rest: workers-1 is not started again: 3 lives in a row have ended as none should"
+        in scene.troubles
     )
+
+
+async def test_a_run_in_which_nothing_was_accepted_fails_and_says_so(scene: Scene):
+    await Run(scene, [], 0.1, lambda _: None).run(asyncio.Event())
+
+    assert scene.troubles[0] == "nothing that a producer published was accepted, of 0 publishes"
+
+
+async def test_a_run_that_was_ended_at_once_says_that_there_was_nothing(scene: Scene):
+    said: list[str] = []
+    asked_to_stop = asyncio.Event()
+    asked_to_stop.set()
+
+    await Run(scene, [], 60.0, said.append).run(asked_to_stop)
+
+    assert scene.troubles == []
+    assert "nothing that a producer published was accepted, of 0 publishes" in said

@@ -198,8 +198,8 @@ def declare(
         if (duration := takes()) > 0:
             await clock.sleep(duration)
         if request.get("fails"):
-            raise HardFailure("the shop has no such price")
-        return {"cents": 500}
+            raise HardFailure(f"the shop has no price for {request['call']}")
+        return {"call": request["call"], "cents": 500}
 
 
 class _Named(msgspec.Struct):

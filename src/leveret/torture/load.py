@@ -221,11 +221,16 @@ class Callers(_Load):
         record = self._record
         record.write(Called(at=record.now(), by=record.by, call=name, timeout=_CALL))
         outcome: CallOutcome = "answered"
+        right = True
         try:
-            await self._app.call(shop.CHANNEL, {"call": name, "fails": fails}, timeout=_CALL)
+            answer = await self._app.call(shop.CHANNEL, {"call": name, "fails": fails}, timeout=_CALL)
+            right = not fails and answer.get("call") == name
+        except RpcRemoteError as error:
+            outcome = "failed"
+            right = fails and error.message.endswith(f" for {name}")
         except LeveretError as error:
             outcome = call_outcome_of(error)
-        record.write(CallEnded(at=record.now(), by=record.by, call=name, outcome=outcome))
+        record.write(CallEnded(at=record.now(), by=record.by, call=name, outcome=outcome, right=right))
 
 
 def call_outcome_of(error: LeveretError) -> CallOutcome:

@@ -348,8 +348,11 @@ class FileRecord:
         return machine_seconds()
 
     def write(self, event: AnyEvent) -> None:
-        """Append one line in one write."""
-        os.write(self._file, self._encode(event) + b"\n")
+        """Append one line in one write. The rest of half a line could come behind a line of somebody else."""
+        line = self._encode(event) + b"\n"
+        written = os.write(self._file, line)
+        if written != len(line):
+            raise OSError(f"the record took {written} of the {len(line)} bytes of a line: is its disk full?")
 
     def close(self) -> None:
         """Close the file; harmless when done already."""

@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import threading
+import traceback
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from leveret.core.errors import LeveretError
+from leveret.proof.record import AnyEvent, FileRecord
 
 T = TypeVar("T")
 
@@ -37,12 +39,27 @@ _POOL: Final = "asyncio_"
 ANSWER: Final = 60.0
 #: How a child ends whose parent was gone before it could notice.
 _ORPHANED: Final = 1
+#: How a child ends that cannot write down what it sees.
+_NO_RECORD: Final = 1
 #: Bytes at the end of a log that its last line is looked for in.
 _LAST: Final = 4096
 
 
 class ChildGone(LeveretError):
     """A child ended instead of answering."""
+
+
+class ChildRecord(FileRecord):
+    """The record of a child, which ends with it: a handler that cannot write would fail softly, and run again."""
+
+    def write(self, event: AnyEvent) -> None:
+        """Append one line; where it does not get there, the process ends."""
+        try:
+            super().write(event)
+        except OSError:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(_NO_RECORD)
 
 
 # ── In the child ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ from leveret.core.errors import TransportUnavailableError
 from leveret.core.urls import BrokerUrl
 from leveret.ports import Transport, World
 from leveret.proof.noting import noted_transport
-from leveret.proof.record import Answered, Asked, Began, Ended, FileRecord
+from leveret.proof.record import Answered, Asked, Began, Ended
 from leveret.runtime import wiring
 from leveret.sync import RabbitMQTransport
 from leveret.torture import child
@@ -49,7 +49,7 @@ class Daemon:
 
     def __init__(self, told: Told) -> None:
         self._told: Final = told
-        self._record: Final = FileRecord(Path(told.record), told.by)
+        self._record: Final = child.ChildRecord(Path(told.record), told.by)
         self._stop: Final = threading.Event()
         self._rests: Final = threading.Event()
         # The transport of a daemon is its own affair, so the one that it makes is replaced where it is made.

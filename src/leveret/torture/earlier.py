@@ -63,9 +63,19 @@ class Shop:
             await self._handle(order, ctx, [])
 
     def _note(self, what: str, **more: Any) -> None:
-        """Write a line of the record, as `leveret.proof.record` reads it."""
+        """Write a line of the record, as `leveret.proof.record` reads it; where it does not get there, end."""
         line = {"what": what, "at": time.clock_gettime(time.CLOCK_BOOTTIME), "by": self.by, **more}
-        os.write(self._record, json.dumps(line).encode() + b"\n")
+        words = json.dumps(line).encode() + b"\n"
+        try:
+            written = os.write(self._record, words)
+        except OSError as error:
+            sys.stderr.write(f"{error}\n")
+            os._exit(1)
+        if written != len(words):
+            sys.stderr.write(
+                f"the record took {written} of the {len(words)} bytes of a line: is its disk full?\n"
+            )
+            os._exit(1)
 
     async def _handle(self, order: dict[str, Any], ctx: Context, results: list[tuple[str, str]]) -> None:
         """Say what the order says that its handler says."""

@@ -26,7 +26,7 @@ from leveret.core.urls import parse_broker, parse_store
 from leveret.ports import Store, Timer, Transport
 from leveret.proof import shop
 from leveret.proof.noting import noted_store, noted_transport
-from leveret.proof.record import FileRecord, Struck
+from leveret.proof.record import Struck
 from leveret.runtime import wiring
 from leveret.runtime.opening import Stand
 from leveret.runtime.runner import Knobs
@@ -104,7 +104,7 @@ class ShopProcess:
 
     def __init__(self, told: Told) -> None:
         self.told: Final = told
-        self.record: Final = FileRecord(Path(told.record), told.by)
+        self.record: Final = child.ChildRecord(Path(told.record), told.by)
         self._clock: Final = MovedClock()
         self._tampering: Final = Tampering()
         #: Where it kills itself: the point, how many arrivals there are left, and the name of that blow.

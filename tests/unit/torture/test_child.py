@@ -146,3 +146,23 @@ async def test_threads_of_a_loops_own_pool_are_not_counted():
     await asyncio.gather(*pooled, asyncio.to_thread(thread.join))
 
     assert during == before + 1
+
+
+def test_a_child_whose_record_takes_nothing_ends_though_somebody_catches_its_errors(tmp_path):
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from leveret.proof.record import Backlog\n"
+        "from leveret.torture.child import ChildRecord\n"
+        "try:\n"
+        "    ChildRecord(Path('/dev/full'), 'w').write(Backlog(at=1.0, by='w', queue='q', messages=1))\n"
+        "except Exception:\n"
+        "    print('it goes on')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(leveret.__file__).parents[1])}
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "No space left on device" in ended.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import platform
 import tempfile
 import time
@@ -34,6 +35,8 @@ T = TypeVar("T")
 
 #: Seconds that a lease lasts: short, so that a paused holder loses it within a fault.
 LEASE: Final = 2.0
+#: What the command has where nothing is said.
+_USUAL: Final = {"minutes": 10.0, "rate": 300.0, "soft": 0.05, "hard": 0.005}
 #: Seconds between two blows at a server whose start is given up.
 _END_AGAIN: Final = 0.1
 
@@ -79,6 +82,10 @@ class Setting:
     folder: Path | None = None
 
     def __post_init__(self) -> None:
+        for name in ("minutes", "rate", "soft", "hard"):
+            # Of nan no bound says that it is out of it.
+            if not math.isfinite(value := getattr(self, name)):
+                raise ConfigError(f"--{name} {value:g}: expected a number, such as {_USUAL[name]:g}")
         if self.broker is not None and self.cluster:
             raise ConfigError(
                 "--broker and --cluster: the one names a broker, the other starts three. Say one of them"
@@ -117,8 +124,8 @@ class Setting:
         words = [f"leveret torture --minutes {self.minutes:g} --seed {self.seed}"]
         if self.every != (10.0, 10.0):
             words.append(f"--every {'-'.join(f'{each:g}' for each in dict.fromkeys(self.every))}")
-        for name, usual in (("rate", 300.0), ("soft", 0.05), ("hard", 0.005)):
-            if getattr(self, name) != usual:
+        for name in ("rate", "soft", "hard"):
+            if getattr(self, name) != _USUAL[name]:
                 words.append(f"--{name} {getattr(self, name):g}")
         if self.faults != ("all",):
             words.append(f'--faults "{",".join(self.faults)}"')

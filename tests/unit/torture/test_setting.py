@@ -86,6 +86,20 @@ def test_seconds_that_are_none_are_refused_with_how_to_write_them(every: str):
     assert f"--every {every}: expected seconds, 1 or more, such as 10" in str(ended.exception)
 
 
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("name", ["minutes", "rate", "soft", "hard"])
+def test_a_number_that_is_none_is_refused_before_anything_is_started(name: str, value: str, tmp_path: Path):
+    # Of a share, infinity is out of its bounds already.
+    said = {name: float(value)}
+    with pytest.raises(ConfigError, match=f"--{name} {value}: expected a number, such as "):
+        setting(**said)
+
+    ended = CliRunner().invoke(cli, ["torture", f"--{name}", value, "--report", str(tmp_path / "report")])
+
+    assert ended.exit_code != 0
+    assert not (tmp_path / "report").exists()
+
+
 def test_a_soak_ends_no_process_whose_life_it_is_to_judge():
     def ended(soak: bool) -> set[str]:
         return {fault.target for fault in setting(minutes=60, soak=soak).plan() if fault.kind.ends}

@@ -91,7 +91,9 @@ class Shop:
         words = order["fate"].get(ctx.worker) or ["done"]
         word, _, seconds = words[min(step, len(words) - 1)].partition(":")
         if word == "deadly":
-            self._note("struck", fault=f"deadly {self.by}", kind="deadly message", target=self.by)
+            self._note(
+                "struck", fault=f"deadly {self.by}", kind="deadly message", target=self.by, process=True
+            )
             os.kill(os.getpid(), signal.SIGKILL)
         await asyncio.sleep(random.expovariate(1 / self._takes))
         outcome = word if word in {"done", "hard"} else "soft"

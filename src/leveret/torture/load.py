@@ -136,12 +136,12 @@ class Producers(_Load):
                 yield 1
 
     async def _publish(self, type: str, order: shop.Order, wait: float) -> None:
-        message_id = random_uuid()
+        message = Message(type, order, id=random_uuid())
         while True:
-            self._ask(type, order["subject"], message_id, wait)
+            self._ask(message, order["subject"], wait)
             error: LeveretError | None = None
             try:
-                await self._app.publish(type, order, id=message_id, delay=wait or None)
+                await self._app.publish(type, order, id=message.id, delay=wait or None)
             except LeveretError as raised:
                 error = raised
             answer = self._told(order["subject"], error)
@@ -154,8 +154,7 @@ class Producers(_Load):
         left = list(range(len(orders)))
         while left:
             for position in left:
-                type, order = orders[position]
-                self._ask(type, order["subject"], str(messages[position].id), 0.0)
+                self._ask(messages[position], orders[position][1]["subject"], 0.0)
             failed: dict[int, LeveretError] = {}
             try:
                 await self._app.publish_many([messages[position] for position in left])
@@ -169,11 +168,14 @@ class Producers(_Load):
             if left:
                 await asyncio.sleep(_AGAIN_UNKNOWN if "unknown" in answers.values() else _AGAIN)
 
-    def _ask(self, type: str, subject: str, message_id: str, wait: float) -> None:
+    def _ask(self, message: Message, subject: str, wait: float) -> None:
         record = self._record
         record.write(
-            Asked(at=record.now(), by=record.by, subject=subject, type=type, message_id=message_id, wait=wait)
-        )
+            Asked(
+                at=record.now(), by=record.by, subject=subject, type=message.type, message_id=message.id or "",
+                wait=wait, digest=shop.digest_as_published(message),
+            )
+        )  # fmt: skip
 
     def _told(self, subject: str, error: LeveretError | None) -> Answer:
         answer = answer_of(error)

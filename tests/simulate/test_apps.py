@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from leveret import Context, HardFailure, Leveret, Message, RetryPolicy, SoftFailure
+from leveret.core.topology import ExchangeType, RMQExchangeConfig
 from leveret.simulate import simulate_app
 
 ORDERS = [("order.placed", {"n": n}) for n in range(60)]
@@ -73,6 +74,55 @@ def test_a_fault_that_does_not_exist_is_told_with_all_that_do():
 def test_nothing_to_publish_is_no_proof():
     with pytest.raises(ValueError, match="there is nothing to publish"):
         simulate_app(Shop().make_app, [])
+
+
+@pytest.mark.parametrize("runs", [0, -1])
+def test_no_run_is_no_proof(runs: int):
+    with pytest.raises(ValueError, match=rf"runs={runs}\): expected at least 1"):
+        simulate_app(Shop().make_app, ORDERS, runs=runs)
+
+
+def test_what_no_worker_takes_is_refused_with_what_they_take():
+    with pytest.raises(ValueError, match="no worker of the app takes 'order', 'shelf'") as told:
+        simulate_app(Shop().make_app, [*ORDERS, ("shelf", {}), ("order", {})])
+    assert str(told.value).endswith("charge (order.*) · count (stock.#) · post (receipt.made)")
+
+
+def test_a_channel_takes_no_messages_and_that_is_told():
+    def make_app() -> Leveret:
+        app = Leveret("mine")
+
+        @app.rpc("price")
+        async def price(order: dict) -> dict:
+            return {"cents": 500}
+
+        return app
+
+    with pytest.raises(
+        ValueError, match=r"none\. price is a channel of @app.rpc: it takes what app.call sends"
+    ):
+        simulate_app(make_app, [("price", {})])
+
+
+@pytest.mark.parametrize("type", ["topic", "direct", "fanout"])
+def test_a_worker_takes_by_its_name_and_through_whatever_exchange_its_app_has(type: ExchangeType):
+    taken: list[str] = []
+
+    def make_app() -> Leveret:
+        app = Leveret("mine", exchange=RMQExchangeConfig("elsewhere", type))
+
+        @app.worker
+        async def charge(order: dict) -> None:
+            taken.append("charge")
+
+        @app.worker
+        async def audit(order: dict) -> None:
+            taken.append("audit")
+
+        return app
+
+    simulate_app(make_app, [("charge", {})], runs=1, faults="none")
+    assert sorted(taken) == (["audit", "charge"] if type == "fanout" else ["charge"])
 
 
 def test_what_goes_wrong_is_told_with_its_seed_and_as_a_story(monkeypatch: pytest.MonkeyPatch):

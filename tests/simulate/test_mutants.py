@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +12,14 @@ from typing import Any
 import pytest
 
 from leveret.core.errors import LeaseLost
-from leveret.core.message import Outgoing
+from leveret.core.message import Message, Outgoing
 from leveret.core.outcome import WorkerDied
-from leveret.core.retry_entry import RetryEntry
+from leveret.core.retry_entry import Due, RetryEntry
 from leveret.pipeline import delivery as road
 from leveret.pipeline.batches import BatchConsumer
 from leveret.pipeline.publishing import Publisher
 from leveret.retry import republish
+from leveret.retry.dispatch import Dispatch
 from leveret.retry.republish import TransportRepublisher
 from leveret.simulate.run import Result, plan_of, simulate
 from leveret.simulate.scene import shop_asks
@@ -125,6 +127,26 @@ def give_a_retry_to_everybody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(republish, "outgoing", to_all)
 
 
+def never_publish_some_of_what_is_due(patch: pytest.MonkeyPatch) -> None:
+    whole = Dispatch._publish
+
+    async def some(self: Dispatch, rows: Sequence[Due]) -> None:
+        await whole(self, [row for row in rows if zlib.crc32(row.key.encode()) % 5])
+
+    patch.setattr(Dispatch, "_publish", some)
+
+
+def let_some_publishes_hang(patch: pytest.MonkeyPatch) -> None:
+    whole = Publisher.publish
+
+    async def hanging(self: Publisher, message: Message, **options: Any) -> str:
+        if str(message.id).endswith("7"):
+            await asyncio.get_running_loop().create_future()
+        return await whole(self, message, **options)
+
+    patch.setattr(Publisher, "publish", hanging)
+
+
 MUTANTS: tuple[tuple[Break, set[str]], ...] = (
     (ack_before_the_hand_over_is_confirmed, {"accounted for", "conservation"}),
     (ack_before_it_is_stored, {"accounted for", "conservation"}),
@@ -134,6 +156,8 @@ MUTANTS: tuple[tuple[Break, set[str]], ...] = (
     (bury_after_one_start, {"attempts"}),
     (put_back_what_came_again_many_times, {"copies"}),
     (publish_a_little_early, {"never early"}),
+    (never_publish_some_of_what_is_due, {"rest"}),
+    (let_some_publishes_hang, {"rest"}),
     (give_a_retry_to_everybody, {"only the failing worker", "attempts", "copies"}),
 )
 

@@ -17,7 +17,7 @@ from leveret.app import Leveret
 from leveret.core import headers as h
 from leveret.core.errors import HardFailure, SoftFailure
 from leveret.core.message import Message, result_id
-from leveret.core.topology import QueueType
+from leveret.core.topology import Names, QueueType
 from leveret.pipeline.context import Context
 from leveret.pipeline.worker import WorkerSpec
 from leveret.proof.record import Began, Ended, Outcome
@@ -60,7 +60,7 @@ def simulate_app(
     Raises:
         AssertionError: a message was lost, or something else that leveret does not promise to bear happened; with the
             seed, and with the shortest run that goes wrong in the same way, told as a story.
-        ValueError: there is nothing to publish, or no such fault.
+        ValueError: there is nothing to publish, or something that no worker takes; not even one run, or no such fault.
 
     Example:
         >>> charged = {}
@@ -76,10 +76,14 @@ def simulate_app(
         >>> len(charged)
         20
     """
-    published = list(messages)
+    published = [each if isinstance(each, Message) else Message(*each) for each in messages]
     if not published:
         raise ValueError("simulate_app(messages=[]): there is nothing to publish, so nothing could be lost")
-    scene = scene_of(make_app)
+    if runs < 1:
+        raise ValueError(f"simulate_app(runs={runs}): expected at least 1; nothing is proved by none")
+    example = make_app()
+    scene = scene_of(make_app, example)
+    _check_taken(published, scene, example)
     may_strike = names_of(faults)
     for number in range(seed, seed + runs):
         plan = plan_of(number, _asks(published), faults=may_strike)
@@ -89,10 +93,32 @@ def simulate_app(
             raise AssertionError(f"seed {number}: {result.verdict.line()}\n{story}")
 
 
-def _asks(published: Sequence[Publish]) -> list[Ask]:
+def _check_taken(published: Sequence[Message], scene: Scene, example: Leveret) -> None:
+    """Make sure that each message can be handled.
+
+    Raises:
+        ValueError: no worker takes it.
+    """
+    untaken = sorted({message.type for message in published if not scene.takers(message.type)})
+    if not untaken:
+        return
+    workers = (
+        f"{name} ({', '.join(spec.types or (name,))})" for name, spec in sorted(example._workers.items())
+    )
+    raise ValueError(
+        f"simulate_app(messages=…): no worker of the app takes {', '.join(map(repr, untaken))}, so that it would reach "
+        f"nobody. Workers, and what they take: {' · '.join(workers) or 'none'}"
+        + "".join(
+            f". {name} is a channel of @app.rpc: it takes what app.call sends, and no messages"
+            for name in untaken
+            if name in example._rpcs
+        )
+    )
+
+
+def _asks(published: Sequence[Message]) -> list[Ask]:
     asks = []
-    for position, each in enumerate(published):
-        message = each if isinstance(each, Message) else Message(*each)
+    for position, message in enumerate(published):
         known_as = message.id or f"message-{position}"
         asks.append(
             Ask(
@@ -104,17 +130,23 @@ def _asks(published: Sequence[Publish]) -> list[Ask]:
     return asks
 
 
-def scene_of(make_app: Callable[[], Leveret]) -> Scene:
-    """An app of somebody else's, whose messages are known by their ids."""
-    example = make_app()
-    workers: dict[str, WorkerSpec] = dict(example._workers)
+def scene_of(make_app: Callable[[], Leveret], example: Leveret) -> Scene:
+    """An app of somebody else's, whose messages are known by their ids. *example* is one that was made, to look at."""
     namespace = example.namespace or "test"
-    planned = example._planned().workers
-    attempts = {plan.spec.name: plan.policy.max_attempts for plan in planned}
+    plan = example._planned()
+    exchange = plan.exchange(Names(namespace))
+    keys = {each.spec.name: each.spec.types or (each.spec.name,) for each in plan.workers}
+
+    def takes(key: str, type: str) -> bool:
+        return (
+            exchange.type == "fanout"
+            or key == type
+            or (exchange.type == "topic" and topic_matches(key, type))
+        )
 
     def app(process: Process, works: bool, _queue_type: QueueType | None) -> Leveret:
         if not works:
-            return Leveret(namespace, broker="memory://")
+            return Leveret(namespace, broker="memory://", exchange=exchange)
         made = make_app()
         for name, spec in made._workers.items():
             made._workers[name] = _noted(spec, process)
@@ -123,11 +155,9 @@ def scene_of(make_app: Callable[[], Leveret]) -> Scene:
     return Scene(
         namespace=namespace,
         channel=None,
-        takers=lambda type: tuple(
-            name for name, spec in workers.items() if any(topic_matches(key, type) for key in spec.types)
-        ),
-        max_attempts=attempts,
-        max_deliveries=min((plan.spec.max_deliveries for plan in planned), default=1),
+        takers=lambda type: tuple(name for name in keys if any(takes(key, type) for key in keys[name])),
+        max_attempts={each.spec.name: each.policy.max_attempts for each in plan.workers},
+        max_deliveries=min((each.spec.max_deliveries for each in plan.workers), default=1),
         unread=True,
         subject=lambda _, properties: properties.message_id,
         app=app,

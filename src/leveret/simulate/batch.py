@@ -20,7 +20,8 @@ from leveret.simulate.shrink import shrink
 
 #: Failed seeds whose stories are told; one is shrunk in some seconds.
 STORIES = 3
-#: Subjects of a failed run that a story follows.
+#: Faults and complaints of a failed run that a story names, and subjects that it follows.
+NAMED = 10
 FOLLOWED = 3
 
 
@@ -126,9 +127,9 @@ def story_of(seed: int, *, messages: int, faults: Sequence[str]) -> list[str]:
 def told(result: Result) -> Iterator[str]:
     """A run that went wrong: what was wrong, and what happened to the messages concerned."""
     yield f"{len(result.plan.asks)} messages, {len(result.plan.faults)} faults are enough:"
-    for fault in result.verdict.faults[:FOLLOWED]:
+    for fault in result.verdict.faults[:NAMED]:
         yield f"  {fault}"
-    for complaint in result.complaints[:FOLLOWED]:
+    for complaint in result.complaints[:NAMED]:
         yield f"  nobody heard of it: {complaint}"
     concerned = dict.fromkeys(fault.subject for fault in result.verdict.faults if fault.subject is not None)
     subjects = list(concerned)[:FOLLOWED] or [ask.subject for ask in result.plan.asks[:1]]

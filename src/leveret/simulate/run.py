@@ -11,7 +11,7 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from leveret.core import headers as h
@@ -21,24 +21,36 @@ from leveret.core.topology import Names, QueueType
 from leveret.proof.ledger import Verdict, judge
 from leveret.proof.record import AnyEvent, Backlog, Ended, Found, LeaseTaken
 from leveret.proof.shop import digest_of
+from leveret.proof.verdict import Fault
 from leveret.simulate import roles
 from leveret.simulate.blow import BY, Blow
 from leveret.simulate.faults import FAULTS
 from leveret.simulate.loop import VirtualLoop
 from leveret.simulate.process import Machine, Process
+from leveret.simulate.rest import UnderWay
 from leveret.simulate.scene import BEGIN, SHOP, SPAN, Ask, Scene
 
 #: How many faults strike, at least and at most.
 STRIKES = (3, 12)
 #: Share of the runs whose store all processes use at once.
 SHARED = 0.6
-#: Seconds of virtual time in which all must have come to rest once the faults are over.
+#: Seconds of virtual time in which all must have come to rest once the faults are over. What is due later may wait on.
 REST = 1200.0
+#: And then in which at least what is overdue must go: a handler may put its message off for ever.
+OVERDUE_GOES = 60.0
+#: Seconds after which what was due is overdue when all else is still.
+OVERDUE = 5.0
+#: Seconds that the last replay may take, and that processes may take to stop.
+LAST_REPLAY = 120.0
+STOP = 60.0
+#: What the record calls the retry store, beside the queues.
+STORE = "the retry store"
 #: The rule that a run breaks whose processes left an exception to nobody.
 UNHEARD = "unheard"
 #: Seconds around a blow in which what was settled may not have reached the broker.
 MARGIN = 0.1
-#: Deaths of what was handled after which nobody waits for it to come to rest: each such message may kill five times.
+#: Deaths of what was handled, for each thousand messages, after which nobody waits for it to come to rest: few are
+#: deadly, and each may kill five times.
 MOST_DEATHS = 60
 #: Seconds of virtual time between looks whether it has.
 LOOK = 0.5
@@ -108,6 +120,10 @@ class Run:
         self.broker: Final = self.machine.broker
         self.store: Final = self.machine.store
         self.processes: Final[list[Process]] = []
+        #: What showed that it did not come to rest.
+        self.left: Final[list[Fault]] = []
+        self._under_way: Final = UnderWay(self.machine)
+        self._shares: Final = [roles.Share(plan.asks[::2]), roles.Share(plan.asks[1::2])]
         self._waiting: dict[str, list[tuple[asyncio.Future[Process], list[int]]]] = {}
         self._deaths = 0
         self._last_replay = False
@@ -219,8 +235,7 @@ class Run:
                 f"keeper-{number + 1}",
                 roles.worker(works=False, retry_worker=True, keeper=True),
             )
-        shares = [roles.Share(plan.asks[::2]), roles.Share(plan.asks[1::2])]
-        for number, share in enumerate(shares):
+        for number, share in enumerate(self._shares):
             self.begin(f"producer-{number + 1}", roles.producer(share))
         callers = []
         if self.scene.channel is not None:
@@ -229,42 +244,57 @@ class Run:
         strikes = [self.loop.create_task(self._strike(fault, n)) for n, fault in enumerate(plan.faults)]
         for strike in strikes:
             await strike
-        await self._rest(lambda: all(share.done for share in shares))
-        self._last_replay = True
-        await self.until(replayer.ended, 120)
-        # A call that fails leaves a dead letter: the last one is made before all is looked at.
-        await self._stop(callers)
-        await self._rest(lambda: True)
+        if await self._rest():
+            self._last_replay = True
+            await self._end([replayer], LAST_REPLAY)
+            # A call that fails leaves a dead letter: the last one is made before all is looked at.
+            await self._stop(callers)
+            await self._rest()
+        overdue = self.now - OVERDUE
         await self._stop(self.processes)
-        self._survey()
+        self._survey(overdue)
 
     async def _stop(self, processes: Sequence[Process]) -> None:
         for process in processes:
             process.stopping.set()
-        await self.until(lambda: all(process.ended() for process in processes), 60)
+        await self._end(processes, STOP)
+
+    async def _end(self, processes: Sequence[Process], seconds: float) -> None:
+        """Wait until they have ended; who has not in time is told, with what it waits for."""
+        if await self.until(lambda: all(process.ended() for process in processes), seconds):
+            return
+        late = [process for process in processes if not process.ended()]
+        if not self.left:
+            # Else it is told already.
+            self.left.extend(self._under_way.unanswered(late))
+        self.left.extend(
+            self._under_way.fault(f"{process.by} was to end, and has not in {seconds:g} s")
+            for process in late
+        )
 
     async def _strike(self, fault: Planned, number: int) -> None:
         await asyncio.sleep(fault.at)
         await FAULTS[fault.name](self, random.Random(fault.seed), f"{number}")
 
-    async def _rest(self, done: Callable[[], bool]) -> None:
-        """Return once all queues are empty, nothing is in hand and nothing waits; or it takes too long."""
-        quiet = 0
-        end = self.now + REST
-        while quiet < 3 and self.now < end and self._deaths < MOST_DEATHS:
-            quiet = quiet + 1 if done() and self._still() else 0
+    async def _rest(self) -> bool:
+        """Wait until all is published and nothing is under way any more; where that takes too long, tell what is."""
+        quiet, end = 0, self.now + REST
+        most = MOST_DEATHS * max(1.0, len(self.plan.asks) / 1000)
+        while quiet < 3 and self.now < end + OVERDUE_GOES:
+            if self._deaths >= most:
+                told = f"processes have died {self._deaths} times of what they handled, and there is no end of it"
+                self.left.append(self._under_way.fault(told))
+                return False
+            due = end if self.now < end else self.now - OVERDUE
+            published = all(share.done for share in self._shares)
+            quiet = quiet + 1 if published and self._under_way.nothing(due) else 0
             await asyncio.sleep(LOOK)
+        if quiet < 3:
+            self.left.extend(self._under_way.told(self.now - OVERDUE, self._shares, self.processes))
+        return quiet == 3
 
-    def _still(self) -> bool:
-        data = self.store.data
-        return (
-            not data.retries
-            and all(not act.report or act.report.finished for act in data.acts.values())
-            and not self.broker.busy(lambda name: name.startswith(f"{self.scene.namespace}."))
-        )
-
-    def _survey(self) -> None:
-        """Write down where everything lies."""
+    def _survey(self, overdue: float) -> None:
+        """Write down where everything lies. What was due before *overdue* should have gone."""
         data, names = self.store.data, self.names
         queues = {names.queue(worker): worker for worker in self.scene.workers}
         queues |= {names.suspects(worker): worker for worker in self.scene.workers}
@@ -294,6 +324,8 @@ class Run:
                     body, properties, queues.get(queue, told if isinstance(told, str) else None), "queue"
                 )
             self.note(Backlog(at=self.now, by=BY, queue=queue, messages=len(lying)))
+        stuck = self._under_way.entries(overdue)
+        self.note(Backlog(at=self.now, by=BY, queue=STORE, messages=len(stuck)))
 
     def _found(
         self, body: bytes, properties: Properties, worker: str | None, place: Any, **more: Any
@@ -328,7 +360,7 @@ class Result:
 def simulate(plan: Plan, scene: Scene = SHOP) -> Result:
     """Live through a plan, and judge it."""
     with quietly():
-        events, complaints = _lived(plan, scene)
+        events, complaints, left = _lived(plan, scene)
         types = {ask.message.type for ask in plan.asks}
         types |= {type for event in events if isinstance(event, Ended) for type, _ in event.results}
         # Within: what the judge leaves behind would be frozen in the next run, and stay.
@@ -340,15 +372,16 @@ def simulate(plan: Plan, scene: Scene = SHOP) -> Result:
             unread=scene.unread,
             margin=MARGIN,
         )
+        verdict = replace(verdict, faults=(*verdict.faults, *left))
     return Result(plan=plan, verdict=verdict, events=events, complaints=complaints)
 
 
-def _lived(plan: Plan, scene: Scene) -> tuple[list[AnyEvent], tuple[str, ...]]:
+def _lived(plan: Plan, scene: Scene) -> tuple[list[AnyEvent], tuple[str, ...], tuple[Fault, ...]]:
     loop = VirtualLoop(random.Random(f"turns of {plan.seed}"))
     run = Run(plan, loop, scene)
     try:
         loop.run_until_complete(run.live())
-        return list(run.machine.events), tuple(loop.complaints)
+        return list(run.machine.events), tuple(loop.complaints), tuple(run.left)
     finally:
         loop.close()
 

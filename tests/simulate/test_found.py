@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from leveret import Leveret, Message
+from leveret import HardFailure, Leveret, Message
 from leveret.core.topology import QueueType
 from leveret.proof.record import Served
 from leveret.simulate.process import Process
@@ -82,13 +82,16 @@ def test_an_ordered_channel_that_stops_has_no_request_served_beside_its_own(seed
         if works:
 
             @app.rpc("move", prefetch=1, single=True, queue_type=queue_type)
-            async def move(request: dict[str, Any]) -> None:
+            async def move(request: dict[str, Any]) -> dict[str, Any]:
                 process.record.write(Served(at=process.record.now(), by=process.by, call=request["call"]))
                 inside.append(process.by)
                 beside.append(tuple(inside))
                 # Longer than its caller waits, so that the next request is in the queue when it stops.
                 await process.clock.sleep(3.0)
                 inside.remove(process.by)
+                if request["fails"]:
+                    raise HardFailure(f"cannot move for {request['call']}")
+                return {"call": request["call"]}
 
         return app
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from leveret.core.errors import LeaseLost
 from leveret.core.message import Message, Outgoing
 from leveret.core.outcome import WorkerDied
+from leveret.core.properties import Properties
 from leveret.core.retry_entry import Due, RetryEntry
 from leveret.pipeline import delivery as road
 from leveret.pipeline.batches import BatchConsumer
@@ -21,6 +23,9 @@ from leveret.pipeline.publishing import Publisher
 from leveret.retry import republish
 from leveret.retry.dispatch import Dispatch
 from leveret.retry.republish import TransportRepublisher
+from leveret.rpc import client
+from leveret.rpc.client import _Way
+from leveret.rpc.wire import Answer
 from leveret.simulate.run import Result, plan_of, simulate
 from leveret.simulate.scene import shop_asks
 from leveret.simulate.shrink import shrink
@@ -147,6 +152,22 @@ def let_some_publishes_hang(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Publisher, "publish", hanging)
 
 
+def give_a_reply_to_any_call_that_waits(patch: pytest.MonkeyPatch) -> None:
+    def replied(self: _Way, body: bytes, properties: Properties) -> None:
+        waiting = [call for call in self.calls.values() if not call.answer.done()]
+        if waiting:
+            waiting[0].answer.set_result((body, properties))
+
+    patch.setattr(_Way, "replied", replied)
+
+
+def answer_a_failed_request_as_though_it_had_not(patch: pytest.MonkeyPatch) -> None:
+    def kindly(_queue: str, body: bytes, _properties: Properties, *, seconds: float) -> Answer:
+        return Answer(json.loads(body), "", seconds)
+
+    patch.setattr(client, "read", kindly)
+
+
 MUTANTS: tuple[tuple[Break, set[str]], ...] = (
     (ack_before_the_hand_over_is_confirmed, {"accounted for", "conservation"}),
     (ack_before_it_is_stored, {"accounted for", "conservation"}),
@@ -158,6 +179,8 @@ MUTANTS: tuple[tuple[Break, set[str]], ...] = (
     (publish_a_little_early, {"never early"}),
     (never_publish_some_of_what_is_due, {"rest"}),
     (let_some_publishes_hang, {"rest"}),
+    (give_a_reply_to_any_call_that_waits, {"calls"}),
+    (answer_a_failed_request_as_though_it_had_not, {"calls"}),
     (give_a_retry_to_everybody, {"only the failing worker", "attempts", "copies"}),
 )
 
@@ -180,8 +203,9 @@ def test_it_finds_a_core_that_would(broken: Break, rules: set[str], monkeypatch:
 
 def test_what_is_found_shrinks_to_a_few_messages_and_faults(monkeypatch: pytest.MonkeyPatch):
     ack_before_the_hand_over_is_confirmed(monkeypatch)
-    found = _found()
-    assert found is not None
+    # In some other seeds a fault waits for the tenth message to come by, so that ten are the fewest.
+    found = simulate(plan_of(35, shop_asks(35, MESSAGES)))
+    assert len({fault.subject for fault in found.verdict.faults}) > 30
     small = shrink(found)
     assert small.wrong & found.wrong
     assert len(small.plan.asks) <= 3

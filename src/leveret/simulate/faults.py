@@ -37,7 +37,7 @@ def _befalls(befalls: Befalls) -> Fault:
         blows = [
             Blow(run.machine, f"{name}.{each}", befalls, "broker", copies=copies) for each in range(number)
         ]
-        # Among a thousand messages are forty requests: they have faults of their own, or would have none.
+        # Among a thousand messages are sixty requests: they have faults of their own, or would have none.
         any_publish, requests = run.broker.befalls, run.broker.befalls_requests
         queue = (
             any_publish if run.scene.channel is None else chance.choice((any_publish, any_publish, requests))

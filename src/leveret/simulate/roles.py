@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ from leveret.simulate.scene import Ask, Scene
 
 #: Seconds that a caller waits for an answer.
 PATIENCE = 2.0
+#: Calls that a caller makes at once: alone, it knows more of what became of its request.
+TOGETHER = (1, 1, 2, 3)
 #: Share of the calls that their handler raises at.
 FAILING_CALLS = 0.1
 #: Seconds between tries to reach a broker or a store that is away.
@@ -136,15 +139,20 @@ _OUTCOMES: Final[tuple[tuple[type[Exception], CallOutcome], ...]] = (
 
 
 def caller(number: int, pace: float) -> Callable[[Process], Coroutine[Any, Any, None]]:
-    """A process that asks for prices, one call after the other, *number* in each life."""
+    """A process that asks for prices, *number* in each life, and now and then several at once: answers may cross."""
 
     async def live(process: Process) -> None:
+        calls = iter(range(number))
+
         async def call_on() -> None:
             async with process.app() as app:
-                for call in range(number):
-                    if process.stopping.is_set():
+                while not process.stopping.is_set():
+                    together = list(itertools.islice(calls, process.random.choice(TOGETHER)))
+                    if not together:
                         return
-                    await _call(process, app, f"{process.by}:{call}")
+                    async with asyncio.TaskGroup() as calling:
+                        for call in together:
+                            calling.create_task(_call(process, app, f"{process.by}:{call}"))
                     await process.clock.sleep(process.random.uniform(0, 2 * pace))
 
         await _persistent(call_on)
@@ -155,13 +163,19 @@ def caller(number: int, pace: float) -> Callable[[Process], Coroutine[Any, Any, 
 async def _call(process: Process, app: Leveret, call: str) -> None:
     record = process.record
     record.write(Called(at=record.now(), by=record.by, call=call, timeout=PATIENCE))
+    fails = process.random.random() < FAILING_CALLS
     outcome: CallOutcome = "answered"
+    right = True
     try:
-        fails = process.random.random() < FAILING_CALLS
-        await app.call(process.machine.scene.channel or "", {"call": call, "fails": fails}, timeout=PATIENCE)
+        answer = await app.call(
+            process.machine.scene.channel or "", {"call": call, "fails": fails}, timeout=PATIENCE
+        )
+        right = not fails and answer.get("call") == call
     except LeveretError as error:
         outcome = next(outcome for kind, outcome in _OUTCOMES if isinstance(error, kind))
-    record.write(CallEnded(at=record.now(), by=record.by, call=call, outcome=outcome))
+        if isinstance(error, RpcRemoteError):
+            right = fails and error.message.endswith(f" {call}")
+    record.write(CallEnded(at=record.now(), by=record.by, call=call, outcome=outcome, right=right))
 
 
 def replayer(orders: Callable[[], bool]) -> Callable[[Process], Coroutine[Any, Any, None]]:

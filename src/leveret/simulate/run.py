@@ -239,7 +239,7 @@ class Run:
             self.begin(f"producer-{number + 1}", roles.producer(share))
         callers = []
         if self.scene.channel is not None:
-            callers.append(self.begin("caller", roles.caller(40, 0.5)))
+            callers.append(self.begin("caller", roles.caller(60, 0.5)))
         replayer = self.begin("replayer", roles.replayer(lambda: self._last_replay))
         strikes = [self.loop.create_task(self._strike(fault, n)) for n, fault in enumerate(plan.faults)]
         for strike in strikes:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
-from leveret import Context, HardFailure, Leveret, Message, RetryPolicy, SoftFailure
+from leveret import Context, GiveUp, HardFailure, Leveret, Message, RetryPolicy, SoftFailure
+from leveret.core.errors import BadPayload, Unroutable
+from leveret.core.message import Outgoing
+from leveret.core.outcome import Unexpected
 from leveret.core.topology import ExchangeType, RMQExchangeConfig
 from leveret.simulate import simulate_app
+from leveret.transports.memory_broker import MemoryBroker
 
 ORDERS = [("order.placed", {"n": n}) for n in range(60)]
 
@@ -136,6 +142,150 @@ def test_what_goes_wrong_is_told_with_its_seed_and_as_a_story(monkeypatch: pytes
     assert "lost 0" not in story
     assert "are enough:" in story
     assert "worker-1 1" in story
+
+
+class Declined(Exception):
+    """A failure that a policy knows by name."""
+
+
+@pytest.mark.parametrize(
+    "retry",
+    [
+        RetryPolicy(first_delay=0.2, max_attempts=4, retry_on={Declined: GiveUp}),
+        RetryPolicy(first_delay=0.2, max_attempts=4, retry_on={Declined: GiveUp("declined", exhausted=True)}),
+        RetryPolicy(
+            first_delay=0.2, max_attempts=4, retry_on={Declined: RetryPolicy(first_delay=0.1, max_attempts=2)}
+        ),
+        RetryPolicy(
+            first_delay=0.2, max_attempts=2, retry_on={Declined: RetryPolicy(first_delay=0.1, max_attempts=5)}
+        ),
+        RetryPolicy(first_delay=0.2, max_attempts=4, max_age=0.25),
+    ],
+    ids=["dead at once", "used up", "fewer tries", "more tries", "too old"],
+)
+@pytest.mark.parametrize("unexpected", ["retry", "dead"])
+@pytest.mark.parametrize("faults", ["none", "all"])
+def test_what_a_policy_says_of_an_error_is_what_is_expected(
+    retry: RetryPolicy, unexpected: Unexpected, faults: str
+):
+    def make_app() -> Leveret:
+        app = Leveret("mine", retry=retry)
+
+        @app.worker("order.placed", unexpected=unexpected)
+        async def charge(order: dict) -> None:
+            if order["n"] % 3 == 0:
+                raise Declined("no money")
+            if order["n"] % 7 == 0:
+                raise KeyError("card")
+
+        return app
+
+    simulate_app(make_app, ORDERS, runs=3, faults=faults)
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        {"retry_max": 7},
+        {"retry_max": 0},
+        {"retry_after": 60},
+        {"retry_after": 60, "jitter": 0.5},
+        {"retry_after": 0.5, "factor": 3},
+    ],
+    ids=str,
+)
+def test_what_a_failure_asks_for_is_what_is_expected(asks: dict[str, Any]):
+    def make_app() -> Leveret:
+        app = Leveret("mine", retry=RetryPolicy(first_delay=0.2, max_attempts=3, max_retry_after=2))
+
+        @app.worker("order.placed")
+        async def charge(order: dict) -> None:
+            if order["n"] % 3 == 0:
+                raise SoftFailure("503", **asks)
+
+        return app
+
+    simulate_app(make_app, ORDERS, runs=2)
+
+
+def test_a_handler_that_runs_too_long_has_failed_softly_unless_it_raises_something_else():
+    def make_app() -> Leveret:
+        app = Leveret("mine", retry=RetryPolicy(first_delay=0.2, max_attempts=3))
+
+        @app.worker("order.placed", timeout=1.0, unexpected="dead")
+        async def charge(order: dict) -> None:
+            try:
+                await asyncio.sleep(order["n"])
+            except asyncio.CancelledError:
+                if order["n"] == 2:
+                    raise
+                if order["n"] == 3:
+                    raise KeyError("cut off") from None
+
+        return app
+
+    simulate_app(make_app, [("order.placed", {"n": n}) for n in range(5)], runs=3)
+
+
+class Paid:
+    """A shop whose handlers publish themselves, one by one, many at once, later, and what nobody takes."""
+
+    def __init__(self) -> None:
+        self.shipped: Counter[str] = Counter()
+
+    def make_app(self) -> Leveret:
+        app = Leveret("mine", retry=RetryPolicy(first_delay=0.3, max_attempts=4))
+
+        @app.worker("order.placed")
+        async def charge(order: dict, ctx: Context) -> None:
+            n = order["n"]
+            if n % 5 == 0:
+                await app.publish("order.paid", order, id=f"paid-{n}", delay=3)
+            elif n % 5 == 1:
+                await app.publish(Message("order.paid", order))
+            elif n % 5 == 2:
+                await app.publish_many(
+                    [Message("order.paid", order, id=f"paid-{n}"), Message("order.paid", order)]
+                )
+            elif n % 5 == 3:
+                await app.publish("order.noticed", order, mandatory=False)
+            else:
+                with pytest.raises(Unroutable):
+                    await app.publish("order.noticed", order)
+                with pytest.raises(BadPayload):
+                    await app.publish("order.paid", {"at": object()})
+
+        @app.worker("order.paid")
+        async def ship(order: dict, ctx: Context) -> None:
+            self.shipped[ctx.message_id or ""] += 1
+
+        return app
+
+
+def test_what_handlers_publish_is_accounted_for_too():
+    shop = Paid()
+    simulate_app(shop.make_app, ORDERS, runs=1, faults="none")
+    assert len(shop.shipped) == 12 + 12 + 24
+    assert set(shop.shipped.values()) == {1}
+
+
+def test_what_handlers_publish_is_accounted_for_whatever_strikes():
+    simulate_app(Paid().make_app, ORDERS, runs=20)
+
+
+def test_what_a_handler_published_and_is_gone_is_lost(monkeypatch: pytest.MonkeyPatch):
+    whole = MemoryBroker.publish
+
+    def forgetful(self: MemoryBroker, connection: Any, message: Outgoing, answer: Any) -> None:
+        if message.properties.message_id == "paid-2":
+            connection.answers.append((answer, None))
+            connection.schedule()
+        else:
+            whole(self, connection, message, answer)
+
+    monkeypatch.setattr(MemoryBroker, "publish", forgetful)
+    with pytest.raises(AssertionError, match=r"accounted for: paid-2 was accepted, and is nowhere"):
+        simulate_app(Paid().make_app, ORDERS[:3], runs=1, faults="none")
 
 
 PLUGIN_TEST = """

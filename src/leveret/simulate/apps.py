@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import itertools
 import math
+import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,16 +17,20 @@ from msgspec import structs
 
 from leveret.app import Leveret
 from leveret.core import headers as h
-from leveret.core.errors import HardFailure, SoftFailure
+from leveret.core.errors import SoftFailure
 from leveret.core.message import Message, result_id
+from leveret.core.outcome import Decision, Raised, Retry, settle
+from leveret.core.policy import RetryPolicy
 from leveret.core.topology import Names, QueueType
 from leveret.pipeline.context import Context
 from leveret.pipeline.worker import WorkerSpec
 from leveret.proof.record import Began, Ended, Outcome
 from leveret.proof.shop import digest_of
+from leveret.runtime.plan import WorkerPlan
 from leveret.simulate.batch import told
 from leveret.simulate.faults import names_of
 from leveret.simulate.process import Process
+from leveret.simulate.publishes import note_publishes
 from leveret.simulate.run import plan_of, simulate
 from leveret.simulate.scene import Ask, Scene, moment
 from leveret.simulate.shrink import shrink
@@ -47,8 +53,9 @@ def simulate_app(
     Several processes run the app, each made anew at each start, on virtual time: they are killed anywhere, cut off,
     stopped; broker and store go away and come back. Handlers run as they are. One that sleeps does so with
     `asyncio.sleep`, which takes no time here; one that talks to a real server has no place in it. A plain `def` runs
-    on the loop. What handlers leave behind outside (a list, a dict) outlives the processes, as a database would: look
-    at it afterwards, and find out whether they are idempotent.
+    on the loop. What they publish by `app.publish` or `app.publish_many` is accounted for as well; `app.sync` has
+    threads of its own, and no place in it either. What handlers leave behind outside (a list, a dict) outlives the
+    processes, as a database would: look at it afterwards, and find out whether they are idempotent.
 
     Args:
         make_app: makes the app with its workers, not open. Broker and store that it names are not used.
@@ -148,15 +155,17 @@ def scene_of(make_app: Callable[[], Leveret], example: Leveret) -> Scene:
         if not works:
             return Leveret(namespace, broker="memory://", exchange=exchange)
         made = make_app()
-        for name, spec in made._workers.items():
-            made._workers[name] = _noted(spec, process)
+        for worker in made._planned().workers:
+            name = worker.spec.name
+            made._workers[name] = _noted(made._workers[name], worker, process)
+        note_publishes(made, process)
         return made
 
     return Scene(
         namespace=namespace,
         channel=None,
         takers=lambda type: tuple(name for name in keys if any(takes(key, type) for key in keys[name])),
-        max_attempts={each.spec.name: each.policy.max_attempts for each in plan.workers},
+        max_attempts={each.spec.name: _most_attempts(each.policy) for each in plan.workers},
         max_deliveries=min((each.spec.max_deliveries for each in plan.workers), default=1),
         unread=True,
         subject=lambda _, properties: properties.message_id,
@@ -164,8 +173,14 @@ def scene_of(make_app: Callable[[], Leveret], example: Leveret) -> Scene:
     )
 
 
-def _noted(spec: WorkerSpec, process: Process) -> WorkerSpec:
-    """The worker, whose handler writes down that it began, and how it ended."""
+def _most_attempts(policy: RetryPolicy) -> int:
+    """Runs that a message may have at most, whatever its failures are and ask for."""
+    others = (rule for rule in policy.retry_on.values() if isinstance(rule, RetryPolicy))
+    return max(max(each.max_attempts, each.cap) for each in (policy, *others))
+
+
+def _noted(spec: WorkerSpec, planned: WorkerPlan, process: Process) -> WorkerSpec:
+    """The worker, whose handler writes down that it began, and how it ended. *planned* is how it runs."""
     handler, record, runs = spec.handler, process.record, itertools.count(1)
 
     def began(ctx: Context) -> str:
@@ -191,38 +206,56 @@ def _noted(spec: WorkerSpec, process: Process) -> WorkerSpec:
             Ended(at=record.now(), by=record.by, run=run, outcome=outcome, results=tuple(ids), **more)
         )
 
-    def failed(ctx: Context, run: str, error: BaseException) -> None:
-        counted, again_in = True, None
-        if isinstance(error, SoftFailure):
-            counted, after = error.counted, error.retry_after
-            again_in = float(after) if isinstance(after, int | float) else None
-            final = False
-        else:
-            final = isinstance(error, HardFailure) or spec.unexpected == "dead"
-        # Each worker has its own number of tries, so it is told here which failure is the last.
-        if final or (counted and ctx.attempt >= ctx.max_attempts):
+    def failed(ctx: Context, run: str, error: BaseException | None) -> None:
+        # None: its time was up.
+        raised = Raised(TimeoutError() if error is None else error, timed_out=error is None)
+
+        def follows(chance: random.Random | None) -> Decision:
+            return settle(
+                raised, ctx._message, worker=spec.name, policy=planned.policy, now=process.clock.now(),
+                unexpected=planned.spec.unexpected, random=chance,
+            )  # fmt: skip
+
+        # Each failure has rules of its own for what follows, so it is told here which one is the last. Where that hangs
+        # on how a wait is spread, it is spread as it will be.
+        decision = follows(copy.copy(process.random))
+        if not isinstance(decision, Retry):
             ended(ctx, run, "hard")
-        else:
-            ended(ctx, run, "soft", again_in=again_in, counted=counted)
+            return
+        again_in = None
+        if isinstance(raised.error, SoftFailure) and raised.error.retry_after is not None:
+            # Spreading makes longer what was asked for, and shorter what a policy makes of it.
+            least = follows(None)
+            if isinstance(least, Retry) and least.plan.shortened_from is None:
+                again_in = least.plan.delay
+        ended(ctx, run, "soft", again_in=again_in, counted=decision.plan.counted)
 
     async def noted(ctx: Context, *arguments: Any) -> Any:
         run = began(ctx)
-        ends = process.clock.monotonic() + (math.inf if spec.timeout is None else spec.timeout)
+        timeout = planned.spec.timeout
+        ends = process.clock.monotonic() + (math.inf if timeout is None else timeout)
+
+        def late() -> bool:
+            return process.clock.monotonic() >= ends
+
         try:
             value = handler(*arguments)
             if inspect.isasyncgen(value):
                 value = [item async for item in value]
             elif inspect.isawaitable(value):
                 value = await value
-        except asyncio.CancelledError as error:
+        except asyncio.CancelledError:
             # Before its time is up it has not failed: its process stops, and could wait for it no longer.
-            if process.clock.monotonic() >= ends:
-                failed(ctx, run, error)
+            if late():
+                failed(ctx, run, None)
             raise
         except BaseException as error:
             failed(ctx, run, error)
             raise
-        ended(ctx, run, "done", value)
+        if late():
+            failed(ctx, run, None)
+        else:
+            ended(ctx, run, "done", value)
         return value
 
     return replace(spec, handler=noted, takes=("context", *spec.takes), is_async=True)

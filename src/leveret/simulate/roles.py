@@ -113,7 +113,7 @@ async def _until_accepted(process: Process, app: Leveret, share: Share, ask: Ask
         try:
             await app.publish(ask.message, delay=ask.wait or None)
         except PublishError as raised:
-            answer = next(answer for kind, answer in _ANSWERS if isinstance(raised, kind))
+            answer = answer_of(raised)
             error = type(raised).__name__
         record.write(Answered(at=record.now(), by=record.by, subject=subject, answer=answer, error=error))
         if answer == "accepted":
@@ -128,6 +128,13 @@ _ANSWERS: Final[tuple[tuple[type[Exception], Answer], ...]] = (
     (PublishRefused, "refused"),
     (PublishTimeout, "unknown"),
 )
+
+
+def answer_of(error: PublishError) -> Answer:
+    """What the caller of a publish was told by that error."""
+    return next(answer for kind, answer in _ANSWERS if isinstance(error, kind))
+
+
 #: What an error of a call means.
 _OUTCOMES: Final[tuple[tuple[type[Exception], CallOutcome], ...]] = (
     (RpcRemoteError, "failed"),

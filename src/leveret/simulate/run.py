@@ -19,7 +19,7 @@ from leveret.core.message import unwrap
 from leveret.core.properties import Properties
 from leveret.core.topology import Names, QueueType
 from leveret.proof.ledger import Verdict, judge
-from leveret.proof.record import AnyEvent, Backlog, Ended, Found, LeaseTaken
+from leveret.proof.record import AnyEvent, Asked, Backlog, Ended, Found, LeaseTaken
 from leveret.proof.shop import digest_of
 from leveret.proof.verdict import Fault
 from leveret.simulate import roles
@@ -361,7 +361,7 @@ def simulate(plan: Plan, scene: Scene = SHOP) -> Result:
     """Live through a plan, and judge it."""
     with quietly():
         events, complaints, left = _lived(plan, scene)
-        types = {ask.message.type for ask in plan.asks}
+        types = {event.type for event in events if isinstance(event, Asked)}
         types |= {type for event in events if isinstance(event, Ended) for type, _ in event.results}
         # Within: what the judge leaves behind would be frozen in the next run, and stay.
         verdict = judge(

@@ -24,7 +24,7 @@ demo: $(VENV)/.installed-demo ## A flaky pipeline that loses nothing, live
 	@$(BIN)/leveret demo $(ARGS)
 
 test: $(VENV)/.installed-dev ## All tests
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 torture: $(VENV)/.installed-dev ## Processes on a real RabbitMQ, struck every ten seconds: MINUTES=10, ARGS="--cluster"
 	@$(BIN)/leveret torture --minutes $(MINUTES) $(ARGS)

@@ -40,8 +40,11 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def disk(folder: Path) -> Iterator[SmallDisk]:
-    """What the server stores lies on a disk that can be filled, and mounted read-only while no server runs."""
-    disk = SmallDisk(folder / "disk", size=16)
+    """What the server stores lies on a disk that can be filled, and mounted read-only while no server runs.
+
+    Each test has a database of its own there, whose log of some megabytes stays behind.
+    """
+    disk = SmallDisk(folder / "disk", size=64)
     yield disk
     disk.close()
 

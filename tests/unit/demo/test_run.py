@@ -77,7 +77,8 @@ async def test_the_retry_worker_dies_and_another_one_takes_its_place_under_a_new
     assert term >= 2
 
 
-async def test_a_message_that_never_arrived_is_reported_lost(make_demo):
+async def test_a_message_that_never_arrived_is_reported_lost(make_demo, monkeypatch):
+    monkeypatch.setattr(run, "STUCK", 8.0)
     watcher = Watcher()
     demo = make_demo(watcher, count=2)
 

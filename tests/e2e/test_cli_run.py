@@ -178,15 +178,16 @@ def test_a_broken_broker_url_shows_no_password(shell, url):
 
 
 def test_a_good_broker_url_shows_no_password_either(shell):
-    # Nobody is there: `run` waits for ever, the others give up.
+    # Nobody is there: `run` waits for ever, the others give up. `status` finds no store: those that make one
+    # have theirs.
     url = ("--broker", "amqp://shop:geheim@127.0.0.1:9")
     running, *others = [
         shell.start(*command, *url)
         for command in (
             ["run", "shop:app", "--store", "sqlite:///of-its-own.db"],
-            ["doctor", "shop:app"],
+            ["doctor", "shop:app", "--store", "sqlite:///of-doctor.db"],
             ["status"],
-            ["publish", "x", "--namespace", "shop"],
+            ["publish", "x", "--namespace", "shop", "--store", "sqlite:///of-publish.db"],
             ["topology", "check", "shop:app"],
         )
     ]

@@ -51,7 +51,7 @@ UNHEARD = "unheard"
 MARGIN = 0.1
 #: Deaths of what was handled, for each thousand messages, after which nobody waits for it to come to rest: few are
 #: deadly, and each may kill five times.
-MOST_DEATHS = 60
+MOST_DEATHS = 200
 #: Seconds of virtual time between looks whether it has.
 LOOK = 0.5
 

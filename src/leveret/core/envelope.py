@@ -97,13 +97,7 @@ def soft_failure(
         added[h.ALLOWED] = plan.attempts_allowed
     if through_exchange:
         added[h.THROUGH_EXCHANGE] = True
-    return wrap(
-        message.body,
-        message.properties,
-        bounded(added, where.frame_max),
-        frame_max=where.frame_max,
-        user=where.user,
-    )
+    return _copy(message, added, where)
 
 
 def delayed(
@@ -171,13 +165,7 @@ def dead_letter(
         h.ORIGIN_EXCHANGE: message.exchange,
         h.ORIGIN_KEY: message.routing_key,
     }
-    return wrap(
-        message.body,
-        message.properties,
-        bounded(added, where.frame_max),
-        frame_max=where.frame_max,
-        user=where.user,
-    )
+    return _copy(message, added, where)
 
 
 def read_retry(body: bytes, properties: Properties, *, namespace: str) -> RetryEntry:

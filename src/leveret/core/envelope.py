@@ -168,6 +168,27 @@ def dead_letter(
     return _copy(message, added, where)
 
 
+def unreadable(
+    body: bytes,
+    properties: Properties,
+    *,
+    queue: str,
+    exchange: str,
+    routing_key: str,
+    reason: str,
+    at: float,
+    letter_id: str,
+    where: Where,
+) -> tuple[bytes, Properties]:
+    """What the retry worker cannot use, as a message that is dead: as it was before anybody wrapped it."""
+    original, own, _ = unwrap(body, properties)
+    message = Received(
+        queue=queue, exchange=exchange, routing_key=routing_key, body=original, properties=without_ours(own)
+    )
+    cause = Cause(reason=reason, worker="retry worker", at=at, error="Malformed")
+    return dead_letter(message, cause, "malformed", letter_id=letter_id, retry_id="", attempts=0, where=where)
+
+
 def read_retry(body: bytes, properties: Properties, *, namespace: str) -> RetryEntry:
     """What waits, from an envelope as it was received.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from leveret.core import envelope
-from leveret.core.envelope import Cause, Malformed, Where
+from leveret.core.envelope import Malformed, Where
 from leveret.core.errors import ConfigError, LeaseLost, StoreRefused, Unroutable
 from leveret.core.json_form import (
     REPLAY_KEY,
@@ -19,7 +19,7 @@ from leveret.core.json_form import (
     short,
     written,
 )
-from leveret.core.message import Outgoing, Received, unwrap
+from leveret.core.message import Outgoing
 from leveret.core.properties import check_short
 from leveret.core.topology import Binding, Queue, RMQExchangeConfig, Topology
 from leveret.pipeline.parts import log
@@ -320,21 +320,15 @@ class MessageConsumerManager:
 
     async def _bury(self, delivery: Delivery, letter_id: str, reason: str) -> None:
         """Make it a dead letter, published and confirmed."""
-        original, properties, _ = unwrap(delivery.body, delivery.properties)
-        message = Received(
+        body, properties = envelope.unreadable(
+            delivery.body,
+            delivery.properties,
             queue=self._queue,
             exchange=delivery.exchange,
             routing_key=delivery.routing_key,
-            body=original,
-            properties=envelope.without_ours(properties),
-        )
-        body, properties = envelope.dead_letter(
-            message,
-            Cause(reason=reason, worker="retry worker", at=self._clock.now(), error="Malformed"),
-            "malformed",
+            reason=reason,
+            at=self._clock.now(),
             letter_id=letter_id,
-            retry_id="",
-            attempts=0,
             where=Where(frame_max=self._transport.frame_max, user=self._transport.user),
         )
         log.warning(

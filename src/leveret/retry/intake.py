@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from leveret.core import envelope, handover, json_form
 from leveret.core import headers as h
-from leveret.core.envelope import Cause, Malformed
+from leveret.core.envelope import Malformed
 from leveret.core.errors import StoreRefused
-from leveret.core.message import Outgoing, Received, unwrap
+from leveret.core.message import Outgoing
 from leveret.core.retry_entry import Due, Lane, RetryEntry
 from leveret.pipeline.batches import BatchConsumer, Taken
 from leveret.pipeline.parts import Parts, log
@@ -122,30 +122,21 @@ class Intake(BatchConsumer[RetryEntry, Due | None]):
 
     async def _make_dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Make a delivery that nobody can use a dead letter: published, confirmed, then acked."""
-        original, properties, _ = unwrap(delivery.body, delivery.properties)
-        message = Received(
+        body, properties = envelope.unreadable(
+            delivery.body,
+            delivery.properties,
             queue=self.queue,
             exchange=delivery.exchange,
             routing_key=delivery.routing_key,
-            body=original,
-            properties=envelope.without_ours(properties),
-        )
-        cause = Cause(
-            reason=reason, worker="retry worker", at=self.parts.world.clock.now(), error="Malformed"
-        )
-        body, properties = envelope.dead_letter(
-            message,
-            cause,
-            "malformed",
+            reason=reason,
+            at=self.parts.world.clock.now(),
             letter_id=self.parts.world.new_id(),
-            retry_id="",
-            attempts=0,
             where=self.parts.where,
         )
         if await self._publisher.hand_over(
             Outgoing("", self.parts.names.dead_letters, body, properties),
             stale=lambda: delivery.stale,
-            message_id=message.properties.message_id,
+            message_id=properties.message_id,
         ):
-            await self.parts.reach(handover.DEAD_LETTER_CONFIRMED, message.properties.message_id)
+            await self.parts.reach(handover.DEAD_LETTER_CONFIRMED, properties.message_id)
             delivery.ack()

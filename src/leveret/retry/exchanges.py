@@ -25,6 +25,7 @@ from leveret.core.topology import Binding, Queue, RMQExchangeConfig, Topology
 from leveret.pipeline.parts import log
 from leveret.pipeline.publishing import held_backoff
 from leveret.ports import Clock, Delivery, MessageConsumerInterface, Subscription, Transport
+from leveret.retry.republish import at_the_socket
 
 #: Messages in hand at once.
 PREFETCH = 100
@@ -173,14 +174,7 @@ class MessagePublisher:
 
     async def _send(self, out: Outgoing) -> None:
         transport = self._transport
-        # What lies in a buffer of ours could still go out after a lease is over.
-        while True:
-            if not transport.sendable:
-                await transport.ready()
-            transport.flush()
-            if not transport.buffered:
-                break
-            await transport.drained()
+        await at_the_socket(transport)
         if not self._may():
             raise LeaseLost("the lease ended before the message was handed over; the next holder has it")
         answer = transport.send(out)

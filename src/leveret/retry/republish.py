@@ -14,6 +14,7 @@ from leveret.core.message import Outgoing
 from leveret.core.properties import Properties
 from leveret.core.retry_entry import RetryEntry
 from leveret.pipeline.parts import Parts
+from leveret.ports import Transport
 
 #: Seconds that a batch waits for its answers. What a queue withholds longer is waited for apart: others go on.
 PATIENCE = 5.0
@@ -117,15 +118,7 @@ class TransportRepublisher:
         transport = self._parts.transport
         probing = self._parts.world.reached is not None
         for entry in entries:
-            while True:
-                # Asked once: whoever was let through may publish, also where others wait behind it.
-                if not transport.sendable:
-                    await transport.ready()
-                # What lies in a buffer of ours could still go out after the lease is over.
-                transport.flush()
-                if not transport.buffered:
-                    break
-                await transport.drained()
+            await at_the_socket(transport)
             if not holds():
                 raise LeaseLost(
                     "the lease ended while entries were being republished; the next holder has the rest"
@@ -152,6 +145,21 @@ class TransportRepublisher:
                 if probing:
                     await self._parts.reach(handover.REPUBLISH_CONFIRMED, entry.message_id)
         return told
+
+
+async def at_the_socket(transport: Transport) -> None:
+    """Return when what is sent goes straight to the socket; whether it may, is to be asked right after (R4).
+
+    What lies in a buffer of ours could still go out after the lease is over.
+    """
+    while True:
+        # Asked once: whoever was let through may publish, also where others wait behind it.
+        if not transport.sendable:
+            await transport.ready()
+        transport.flush()
+        if not transport.buffered:
+            return
+        await transport.drained()
 
 
 def outgoing(entry: RetryEntry) -> Outgoing:

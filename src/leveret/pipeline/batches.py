@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Generic, NamedTuple, TypeVar
 
@@ -18,7 +18,7 @@ from leveret.core.errors import (
     StoreRefused,
     StoreUnavailable,
 )
-from leveret.core.retry_entry import RetryEntry
+from leveret.core.retry_entry import Due, RetryEntry
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import held_backoff
 from leveret.ports import Delivery, Subscription
@@ -28,10 +28,12 @@ IN_USE_EVERY = 5.0
 IN_USE_TOLD_AFTER = 120.0
 #: The broker's words for it; it says 403 also where a right is missing.
 IN_USE = "in exclusive use"
-#: Bytes of bodies in one transaction; a single larger one goes alone. It has to pass within the store's time limit.
+#: Bytes of bodies in one batch; a single larger one goes alone. It has to pass within the store's time limit, and
+#: memory must not grow with what waits.
 BATCH_BYTES = 16 * 1024 * 1024
 
 Entry = TypeVar("Entry", RetryEntry, DeadLetter)
+Sized = TypeVar("Sized", Due, RetryEntry, DeadLetter)
 Written = TypeVar("Written")
 
 
@@ -321,3 +323,17 @@ class BatchConsumer(ABC, Generic[Entry, Written]):
                 if isinstance(error, NotFound):
                     await parts.transport.declare(parts.base)
             await clock.sleep(IN_USE_EVERY)
+
+
+def portions(rows: Sequence[Sized], *, number: int, size: int) -> Iterator[list[Sized]]:
+    """These rows in their order, so many at most and of so many bytes at once; a single larger one goes alone."""
+    portion: list[Sized] = []
+    total = 0
+    for row in rows:
+        if portion and (len(portion) == number or total + row.size > size):
+            yield portion
+            portion, total = [], 0
+        portion.append(row)
+        total += row.size
+    if portion:
+        yield portion

@@ -21,6 +21,7 @@ from leveret.core.errors import (
 )
 from leveret.core.json_form import may_go_through_exchange
 from leveret.core.retry_entry import Due, Lane, RetryEntry
+from leveret.pipeline.batches import BATCH_BYTES, portions
 from leveret.pipeline.parts import Parts, log
 from leveret.pipeline.publishing import held_backoff
 from leveret.ports import Grant, Timer
@@ -34,8 +35,6 @@ UNDER_WAY = 4
 #: Seconds until a row is looked at again that went out and has no answer yet, or whose queue withholds its answers or
 #: has more rows waiting than are kept for it.
 LOOKED_AT_AGAIN = 1.0
-#: Bytes of bodies in one batch; a single larger one goes alone. Memory must not grow with what waits.
-BATCH_BYTES = 16 * 1024 * 1024
 #: What comes in so many seconds after its time is overdue; less is a clock that differs a little.
 OVERDUE_AFTER = 1.0
 #: Seconds between steps of the overdue lane.
@@ -336,7 +335,7 @@ class Dispatch:
         await self._begin(self._without_unanswered(rows))
 
     async def _begin(self, going: Sequence[Due]) -> None:
-        for batch in _batches(going):
+        for batch in portions(going, number=BATCH, size=BATCH_BYTES):
             await self._start_batch(batch)
 
     def _in_hand(self, due: Due) -> bool:
@@ -629,17 +628,3 @@ class Dispatch:
     def _asking(self, who: str) -> contextlib.AbstractContextManager[None]:
         title = f"retries of {self._namespace} cannot be read or removed; nothing is published blindly"
         return self._parts.store_condition.asking(who, title)
-
-
-def _batches(rows: Sequence[Due]) -> Iterator[list[Due]]:
-    """These rows in their order, in batches whose bodies fit into memory together."""
-    batch: list[Due] = []
-    size = 0
-    for due in rows:
-        if batch and (len(batch) == BATCH or size + due.size > BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(due)
-        size += due.size
-    if batch:
-        yield batch

@@ -6,20 +6,19 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from leveret.core.dead_letter import DeadLetter, LetterState, Replay
 from leveret.core.errors import LeaseLost, StoreError, StoreRefused
 from leveret.core.json_form import RETRY_WORKER_TYPE
 from leveret.core.retry_entry import Filter, RetryEntry
 from leveret.dead_letters import replay
+from leveret.pipeline.batches import portions
 from leveret.ports import Acknowledged, Act, DocumentStore, Grant, Lease, Store, World
 from leveret.retry import acts
 from leveret.retry.lease import LeaseKeeper
 from leveret.runtime.copy_counts import Copied, Count, Tally
 from leveret.runtime.world import holder_name
-
-Sized = TypeVar("Sized", RetryEntry, DeadLetter)
 
 STATES: Final[tuple[LetterState, ...]] = ("dead", "claimed", "replayed", "discarded")
 
@@ -169,7 +168,7 @@ class StoreCopy:
         clock, after = self._world.clock, None
         while True:
             page, after = await self._source.entries(Filter(namespace=namespace), limit=ROWS, after=after)
-            for portion in _portions(page):
+            for portion in portions(page, number=ROWS, size=BYTES):
                 rows = [(row.key, row.failure) for row in portion]
                 found = await self._source.take(namespace, rows, held=True)
                 now = clock.monotonic()
@@ -191,7 +190,7 @@ class StoreCopy:
             page, after = await self._source.letters(
                 Filter(namespace=namespace), limit=ROWS, after=after, states=STATES
             )
-            for portion in _portions(page):
+            for portion in portions(page, number=ROWS, size=BYTES):
                 found = await asyncio.gather(*(self._letter(row, dead) for row in portion))
                 yield [letter for letter in found if letter is not None]
             if after is None:
@@ -310,19 +309,6 @@ class StoreCopy:
         done = Acknowledged(by="leveret store copy", asked=0, done=0, notes=(), finished=True)
         for act in before:
             await self._target.report(act.id, done)
-
-
-def _portions(page: Sequence[Sized]) -> Iterator[list[Sized]]:
-    portion: list[Sized] = []
-    total = 0
-    for row in page:
-        if portion and total + row.size > BYTES:
-            yield portion
-            portion, total = [], 0
-        portion.append(row)
-        total += row.size
-    if portion:
-        yield portion
 
 
 async def how_many(documents: DocumentStore) -> int:

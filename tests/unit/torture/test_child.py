@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import select
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import msgspec
+from tests.unit.torture.endings import until_it_ends
 
 import leveret
 from leveret.torture.child import figures
@@ -43,19 +43,6 @@ def told(folder: Path) -> str:
             store=f"sqlite:///{folder}/leveret.db", namespace="shop", seed=1,
         )
     ).decode()  # fmt: skip
-
-
-def until_it_ends(pid: int) -> None:
-    """Wait for the end of a process that is not ours to wait for."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        ended, _, _ = select.select([handle], [], [], 30)
-    finally:
-        os.close(handle)
-    assert ended, f"{pid} lives on"
 
 
 def test_a_child_ends_whose_parent_is_killed_while_it_starts(tmp_path):

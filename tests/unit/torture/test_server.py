@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.unit.torture.endings import until_it_ends
 
 from leveret.core.errors import ConfigError
 from leveret.torture import network, node, postgres
@@ -36,19 +36,6 @@ time.sleep(600)
 
 def said(out: Path) -> bool:
     return out.read_text().endswith("\n")
-
-
-def until_it_ends(pid: int) -> None:
-    """Wait for the end of a process that is not ours to wait for."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        ended, _, _ = select.select([handle], [], [], 30)
-    finally:
-        os.close(handle)
-    assert ended, f"{pid} lives on"
 
 
 @pytest.fixture
